@@ -1,0 +1,1 @@
+"""Dialects: JSON to requests, events to bytes.  Pure; one file each."""

@@ -1,0 +1,170 @@
+"""Every error ponytail raises on purpose.
+
+    PonytailError
+    ├── RequestError            the client can mend it: a 4xx
+    │   ├── InvalidRequest          400  a field is wrong; `param` names it
+    │   ├── ContextLengthExceeded   400  the prompt does not fit the window
+    │   ├── UnsupportedContent      400  a part this server cannot read (image, audio, ...)
+    │   ├── TemplateError           400  the chat template refused or broke
+    │   ├── NotFound                404  no such route or model
+    │   ├── MethodNotAllowed        405
+    │   ├── PayloadTooLarge         413
+    │   ├── UnsupportedMediaType    415
+    │   └── Overloaded              429  the queue is full; `retry_after_s` is an estimate
+    ├── ServiceError            the server's side: a 5xx
+    │   ├── ModelLoading            503  try again when /health says ok
+    │   ├── ShuttingDown            503
+    │   └── EngineFailed            500  this one request broke; others go on
+    └── StartError              the process cannot start: exit code 2 and one line
+        ├── BadModelFile
+        ├── BadConfig
+        └── BindingMismatch
+
+Each error knows its HTTP status, machine code and type, so that dialects only
+choose the JSON shape.  Owns nothing else; imports nothing of ponytail.
+"""
+
+from __future__ import annotations
+
+
+class PonytailError(Exception):
+    """Base of the tree.  `str(error)` is the sentence a person reads."""
+
+    status: int = 500
+    code: str = "internal_error"
+    type: str = "server_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class RequestError(PonytailError):
+    """The request is at fault."""
+
+    status = 400
+    code = "invalid_request"
+    type = "invalid_request_error"
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, of the wrong type or out of range; `param` names it."""
+
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt alone does not fit into the context window."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, n_prompt: int, n_ctx: int, *, param: str | None = "messages") -> None:
+        super().__init__(
+            f"This model's maximum context length is {n_ctx} tokens. "
+            f"However, your prompt has {n_prompt} tokens. Please shorten it.",
+            param=param,
+        )
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
+
+
+class UnsupportedContent(RequestError):
+    """A content part of a kind this server cannot read."""
+
+    code = "unsupported_content"
+
+
+class TemplateError(RequestError):
+    """The chat template raised, is broken, or ran past its limits."""
+
+    code = "template_error"
+
+
+class NotFound(RequestError):
+    """No such route or model."""
+
+    status = 404
+    code = "not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists, the method does not."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class PayloadTooLarge(RequestError):
+    """The body is over the limit."""
+
+    status = 413
+    code = "payload_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not declared as JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Overloaded(RequestError):
+    """The queue is full."""
+
+    status = 429
+    code = "overloaded"
+    type = "rate_limit_error"
+
+
+class ServiceError(PonytailError):
+    """The server is at fault, or not ready."""
+
+
+class ModelLoading(ServiceError):
+    """The model is not loaded yet."""
+
+    status = 503
+    code = "model_loading"
+    type = "service_unavailable_error"
+
+
+class ShuttingDown(ServiceError):
+    """The server is going down and takes no new work."""
+
+    status = 503
+    code = "shutting_down"
+    type = "service_unavailable_error"
+
+
+class EngineFailed(ServiceError):
+    """This request broke inside the engine."""
+
+    code = "engine_failed"
+
+
+class StartError(PonytailError):
+    """ponytail cannot start."""
+
+    exit_code = 2
+
+
+class BadModelFile(StartError):
+    """The model file is missing, damaged or hostile; the message names path and reason."""
+
+    code = "bad_model_file"
+
+
+class BadConfig(StartError):
+    """A setting is wrong or cannot be honoured by this build."""
+
+    code = "bad_config"
+
+
+class BindingMismatch(StartError):
+    """The installed llama-cpp-python is not the version ponytail was written for."""
+
+    code = "binding_mismatch"

@@ -1,0 +1,1 @@
+"""HTTP: one generate handler for all dialects, health, limits."""
