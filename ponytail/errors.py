@@ -3,10 +3,14 @@
     PonytailError
     ├── RequestError            the client can mend it: a 4xx
     │   ├── InvalidRequest          400  a field is wrong; `param` names it
+    │   │   ├── UnknownParameter        no such field
+    │   │   └── UnsupportedParameter    known, but this server cannot do it
     │   ├── ContextLengthExceeded   400  the prompt does not fit the window
     │   ├── UnsupportedContent      400  a part this server cannot read (image, audio, ...)
     │   ├── TemplateError           400  the chat template refused or broke
-    │   ├── NotFound                404  no such route or model
+    │   ├── Forbidden               403  not for the page or host that asks
+    │   ├── NotFound                404  no such route
+    │   │   └── ModelNotFound           no such model
     │   ├── MethodNotAllowed        405
     │   ├── PayloadTooLarge         413
     │   ├── UnsupportedMediaType    415
@@ -14,11 +18,14 @@
     ├── ServiceError            the server's side: a 5xx
     │   ├── ModelLoading            503  try again when /health says ok
     │   ├── ShuttingDown            503
+    │   ├── RequestCancelled        499  the client went away; nobody reads this one
     │   └── EngineFailed            500  this one request broke; others go on
     └── StartError              the process cannot start: exit code 2 and one line
         ├── BadModelFile
         ├── BadConfig
         └── BindingMismatch
+
+    DecodeError, SampleError        between a backend and the engine; never reach a client
 
 Each error knows its HTTP status, machine code and type, so that dialects only
 choose the JSON shape.  Owns nothing else; imports nothing of ponytail.
@@ -57,6 +64,18 @@ class InvalidRequest(RequestError):
     code = "invalid_value"
 
 
+class UnknownParameter(InvalidRequest):
+    """A field this server has never heard of; nothing is dropped silently."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A known field whose effect this server cannot give."""
+
+    code = "unsupported_parameter"
+
+
 class ContextLengthExceeded(RequestError):
     """The prompt alone does not fit into the context window."""
 
@@ -65,7 +84,8 @@ class ContextLengthExceeded(RequestError):
     def __init__(self, n_prompt: int, n_ctx: int, *, param: str | None = "messages") -> None:
         super().__init__(
             f"This model's maximum context length is {n_ctx} tokens. "
-            f"However, your prompt has {n_prompt} tokens. Please shorten it.",
+            f"However, your prompt has {n_prompt} tokens, which leaves no room for an answer. "
+            "Please shorten it.",
             param=param,
         )
         self.n_prompt = n_prompt
@@ -84,11 +104,25 @@ class TemplateError(RequestError):
     code = "template_error"
 
 
+class Forbidden(RequestError):
+    """The request comes in under a name or from a page that may not ask."""
+
+    status = 403
+    code = "forbidden"
+    type = "permission_error"
+
+
 class NotFound(RequestError):
-    """No such route or model."""
+    """No such route."""
 
     status = 404
     code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No model of that name is served; the message lists those that are."""
+
+    code = "model_not_found"
 
 
 class MethodNotAllowed(RequestError):
@@ -146,6 +180,13 @@ class EngineFailed(ServiceError):
     code = "engine_failed"
 
 
+class RequestCancelled(ServiceError):
+    """The request was cancelled; the terminal event of a choice nobody waits for."""
+
+    status = 499
+    code = "cancelled"
+
+
 class StartError(PonytailError):
     """ponytail cannot start."""
 
@@ -168,3 +209,11 @@ class BindingMismatch(StartError):
     """The installed llama-cpp-python is not the version ponytail was written for."""
 
     code = "binding_mismatch"
+
+
+class DecodeError(Exception):
+    """A batch could not be computed; sequences may hold part of it until they are cut."""
+
+
+class SampleError(Exception):
+    """A row of logits has no valid pick (not a number, or everything forbidden)."""

@@ -110,6 +110,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     stream: bool = False
     include_usage: bool = False
     echo: bool = False
+    deterministic: bool = False
+    """Computed alone and from nothing: the same seed gives the same text whatever else runs."""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -16,11 +16,15 @@ from ponytail.types import Event, GenerateRequest
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What every reply states: its id, the unix time in seconds, and the model that answers."""
+    """What every reply states: its id, the unix time in seconds, and the model that answers.
+
+    `fingerprint` changes when the same seed may give another text (build, threads).
+    """
 
     id: str
     created: int
     model: str
+    fingerprint: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True):
