@@ -1,0 +1,90 @@
+"""Text out of tokens: whole characters, exact stops, independent of how it is fed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponytail.text.output import Output, PieceTable
+from ponytail.text.splitter import StopSplitter
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """`data` in pieces, cut at these places."""
+    edges = sorted({0, len(data), *(p % (len(data) + 1) for p in places)})
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def run(pieces: list[bytes], stops: list[str] = [], n_unstoppable: int = 0) -> tuple[str, Output]:  # noqa: B006
+    output = Output(PieceTable(lambda i: pieces[i]), stops, n_unstoppable)
+    sent = []
+    for i in range(len(pieces)):
+        sent.append(output.feed(i))
+        if output.stop is not None:
+            break
+    return "".join(sent) + output.flush(), output
+
+
+places = st.lists(st.integers(0, 200), max_size=30)
+small_text = st.text(alphabet="abcé🦙", max_size=30)
+small_stops = st.lists(st.text(alphabet="abcé🦙", min_size=1, max_size=4), max_size=4)
+
+
+@given(st.text(), places)
+def test_text_survives_any_cut(text, where):
+    assert run(cut(text.encode(), where))[0] == text
+
+
+@given(st.binary(max_size=60), places)
+def test_bytes_that_are_no_text_give_the_same_marks_however_cut(data, where):
+    assert run(cut(data, where))[0] == data.decode("utf-8", "replace")
+
+
+@given(small_text, small_stops, places)
+def test_stop_ends_the_text_the_same_way_however_cut(text, stops, where):
+    expected = naive(text, stops)
+    result, output = run(cut(text.encode(), where), stops)
+    assert (result, output.stop) == expected
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """Read character by character: the first stop to complete ends it, the longest of several."""
+    for end in range(1, len(text) + 1):
+        hits = [s for s in stops if text[:end].endswith(s)]
+        if hits:
+            stop = max(hits, key=len)
+            return text[: end - len(stop)], stop
+    return text, None
+
+
+@given(small_text, small_stops, places)
+def test_nothing_of_a_stop_is_ever_sent(text, stops, where):
+    splitter = StopSplitter(stops)
+    sent = ""
+    for piece in cut(text.encode(), where):
+        sent += splitter.feed(piece.decode("utf-8", "ignore"))
+        assert not any(stop in sent for stop in stops)
+
+
+@pytest.mark.parametrize("n_bytes", range(1, 4))
+def test_an_unfinished_character_at_the_end_becomes_one_mark(n_bytes):
+    assert run([b"ok ", "🦙".encode()[:n_bytes]])[0] == "ok \ufffd"
+
+
+def test_held_text_is_flushed_when_the_stop_never_completes():
+    assert run([b"alpha be", b"ta"], ["beta!"])[0] == "alpha beta"
+
+
+def test_stops_are_not_looked_for_before_min_tokens():
+    text, output = run([b"a", b"b", b"ab"], ["ab"], n_unstoppable=2)
+    assert (text, output.stop) == ("ab", "ab")
+
+
+def test_after_a_match_nothing_more_comes():
+    splitter = StopSplitter(["x"])
+    assert splitter.feed("axb") == "a"
+    assert splitter.feed("more") == ""
+    assert splitter.flush() == ""
