@@ -1,0 +1,103 @@
+"""Who computes how many tokens in the next step.
+
+Pure: (live sequences, budgets, learnt cost) -> Plan.  Decoding rows always go, in a batch
+of their own; prefill follows in another.  While a stream is past its first token the
+step is bounded in time; while none is, all prompts are prefilled together at full
+batch size, so that a burst starts decoding in lockstep (measured: 209-219 tok/s for
+16 streams against 105-157 with staggered starts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import TypeAlias
+
+import msgspec
+
+from ponytail.engine.cost import StepCost
+from ponytail.engine.sequence import Sequence
+
+Chunk: TypeAlias = tuple[Sequence, int]
+"""(sequence, tokens it computes in this step)."""
+
+# Prompts of solo sequences are cut at multiples of this, always: another cut would round
+# differently.  Small enough to run beside a stream.
+SOLO_CHUNK = 128
+# The step after idling: requests that are sent together arrive some milliseconds apart, and a
+# full step over the first one's prompt would let it decode while the others still wait.
+FIRST_STEP_TOKENS = 64
+# Below this a chunk's fixed cost outweighs its tokens; it also bounds starvation.
+MIN_CHUNK = 16
+# A step may be this much longer than asked when that saves a prompt from the slow path,
+# where a token costs about twice as much.
+STRETCH = 1.7
+# Tokens of credit an older prompt has over each newer one: little enough that prompts
+# that arrive together advance together.
+_AGE_TOKENS = 4
+
+
+class Plan(msgspec.Struct):
+    """Batches of the next step, each in ascending order of sequence ids."""
+
+    decoding: list[Chunk]
+    prefilling: list[Chunk]
+    solo: list[Chunk]
+
+
+def plan(live: Iterable[Sequence], n_prefill: int, cost: StepCost, step_s: float) -> Plan:
+    """The next step for `live`, in the order of sequence ids, with at most n_prefill tokens."""
+    result = Plan([], [], [])
+    waiting: list[Sequence] = []
+    is_watched = False
+    for sequence in live:
+        if sequence.job.is_solo:
+            result.solo.append((sequence, min(SOLO_CHUNK, sequence.n_todo)))
+        elif sequence.is_decoding:
+            is_watched = is_watched or sequence.job.is_streaming
+            result.decoding.append((sequence, 1))
+        elif sequence.source is None:
+            waiting.append(sequence)
+    if waiting:
+        left_s = step_s - cost.decode_s(len(result.decoding)) if is_watched else None
+        shares = _shares(waiting, n_prefill, cost, left_s)
+        result.prefilling = [(s, shares[id(s)]) for s in waiting if id(s) in shares]
+    return result
+
+
+def _shares(
+    waiting: Seq[Sequence], n_prefill: int, cost: StepCost, left_s: float | None
+) -> dict[int, int]:
+    """Tokens by id(sequence); `left_s` bounds the batch in time, None does not."""
+    newest = max(s.order for s in waiting)
+    ranked = sorted(
+        waiting, key=lambda s: s.n_computed - s.n_cached - _AGE_TOKENS * (newest - s.order)
+    )
+    n_room = n_prefill
+    if left_s is not None:
+        n_room = min(n_prefill, _affordable(ranked[0], cost, left_s))
+    # Whole tiles: fewer prompts a step, each on the fast path, rather than all on the slow.
+    served = ranked[: max(1, n_room // max(cost.tile, MIN_CHUNK))]
+    return _even(served, n_room, cost.tile)
+
+
+def _affordable(first: Sequence, cost: StepCost, left_s: float) -> int:
+    """Prefill tokens that the time allows, at the context of whoever is first."""
+    n = cost.tokens_within(left_s, first.n_computed)
+    if n < cost.tile and cost.prefill_s(cost.tile, first.n_computed) <= STRETCH * left_s:
+        return cost.tile
+    return max(MIN_CHUNK, n)
+
+
+def _even(served: Seq[Sequence], n_room: int, tile: int) -> dict[int, int]:
+    """Equal shares in whole tiles; what short prompts leave goes to the longer ones."""
+    shares: dict[int, int] = {}
+    n_left = len(served)
+    for sequence in sorted(served, key=lambda s: s.n_todo):
+        share = n_room // n_left
+        if share < sequence.n_todo:
+            share = share // tile * tile or share
+        shares[id(sequence)] = share = min(share, sequence.n_todo)
+        n_room -= share
+        n_left -= 1
+    return shares

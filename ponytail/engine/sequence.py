@@ -1,0 +1,140 @@
+"""One live choice: its tokens, its counters, and the handle its reader holds.
+
+Owns Job (what is submitted), Ticket (the reader's handle), Sink (where events go)
+and Sequence (the engine's own record).  Only the engine thread touches a Sequence;
+a Ticket may be cancelled from any thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from ponytail.engine.backend import Sampler
+from ponytail.text.output import Output
+from ponytail.types import Event, Sampling, Timings, Usage
+
+
+class Ticket:
+    """The reader's handle of one choice; `index` is the choice's index in its request."""
+
+    __slots__ = ("_wake", "index", "is_cancelled", "sink")
+
+    def __init__(self, sink: Sink, index: int) -> None:
+        self.sink = sink
+        self.index = index
+        self.is_cancelled = False
+        self._wake: Callable[[], None] | None = None
+
+    def bind(self, wake: Callable[[], None]) -> None:
+        """Called by the engine at submission: how a cancel reaches it."""
+        self._wake = wake
+
+    def cancel(self) -> None:
+        """Idempotent, from any thread; effective within one step."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            if self._wake is not None:
+                self._wake()
+
+
+Mail: TypeAlias = "list[tuple[Ticket, Event]]"
+
+
+class Sink(Protocol):
+    """Receives events from the engine thread, all of one step in one call."""
+
+    def deliver(self, mail: Mail) -> None: ...
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One choice to generate.  `n_max` is at least 1 and fits the window with the prompt."""
+
+    ticket: Ticket
+    prompt: Seq[int]
+    output: Output
+    sampling: Sampling
+    seed: int
+    n_max: int
+    is_streaming: bool = False
+    is_solo: bool = False
+    """Computed apart from all others and without their prefixes (`deterministic`)."""
+    prefix: str = ""
+    """Text sent before the first token (`echo`)."""
+
+
+class Group:
+    """The choices of one request: they wait in one place and count as one in the queue."""
+
+    __slots__ = ("arrived_at", "n_open", "n_running", "waiting")
+
+    def __init__(self, jobs: Seq[Job], arrived_at: float) -> None:
+        self.arrived_at = arrived_at
+        self.waiting = [Sequence(job, self) for job in reversed(jobs)]
+        self.n_open = len(self.waiting)
+        self.n_running = 0
+
+
+class Sequence:
+    """The engine's record of one choice.
+
+    `tokens` are the prompt and what was generated; the first `n_computed` of them are
+    in the KV cells.  A sequence that waits for `source` is not scheduled until that
+    one has computed the first `n_awaited` tokens, which are then copied.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "first_at",
+        "group",
+        "is_ended",
+        "job",
+        "n_awaited",
+        "n_cached",
+        "n_computed",
+        "n_generated",
+        "n_prompt",
+        "order",
+        "sampler",
+        "source",
+        "tokens",
+    )
+
+    def __init__(self, job: Job, group: Group) -> None:
+        self.job = job
+        self.group = group
+        self.tokens = array("i", job.prompt)
+        self.n_prompt = len(self.tokens)
+        self.n_computed = 0
+        self.n_cached = 0
+        self.n_generated = 0
+        self.order = 0
+        self.source: Sequence | None = None
+        self.n_awaited = 0
+        self.sampler: Sampler | None = None
+        self.admitted_at = group.arrived_at
+        self.first_at = 0.0
+        self.is_ended = False
+
+    @property
+    def n_todo(self) -> int:
+        """Tokens not yet in the cells; 1 while decoding."""
+        return len(self.tokens) - self.n_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Past its first token, with just the last pick to compute."""
+        return self.n_generated > 0 and len(self.tokens) - self.n_computed == 1
+
+    def usage(self) -> Usage:
+        return Usage(self.n_prompt, self.n_cached, self.n_generated)
+
+    def timings(self, now: float) -> Timings:
+        first_at = self.first_at or now
+        return Timings(
+            self.admitted_at - self.group.arrived_at, first_at - self.admitted_at, now - first_at
+        )
