@@ -1,0 +1,365 @@
+"""The engine in process: `LLM`.  The server is built on it, not beside it.
+
+Owns the way from a request to tokens in the engine and back: template, tokeniser,
+window check, seeds.  Every public method may be called from any thread; the async
+ones from any event loop.
+
+    from ponytail import LLM
+
+    with LLM("model.gguf") as llm:
+        print(llm.chat([{"role": "user", "content": "Hi"}], max_tokens=32).text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import secrets
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from ponytail.api.dialect import Limits
+from ponytail.api.openai import ChatCompletions, Completions
+from ponytail.config import Config
+from ponytail.delivery import AsyncStream, Indexed, ThreadStream
+from ponytail.engine.sequence import Job, Ticket
+from ponytail.engine.stats import Gauges
+from ponytail.errors import ContextLengthExceeded, ShuttingDown
+from ponytail.gguf import GGUFHeader, inspect
+from ponytail.runtime import Runtime, build
+from ponytail.text.output import Output
+from ponytail.types import (
+    ChatPrompt,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Prompt,
+    Reasoning,
+    Sampling,
+    Text,
+    TextPrompt,
+    TokenPrompt,
+    Usage,
+)
+
+# In process there is no client to send away: whoever asks for a thousand answers waits for them.
+_NO_QUEUE_LIMIT = 1_000_000
+# A prompt longer than this is rendered and tokenised in a thread, not in the event loop.
+_LONG_CHARS = 20_000
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One finished answer."""
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+    reasoning: str = ""
+    stop: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """All choices of one request; `text`, `finish_reason` and `usage` are the first one's."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.choices[0].finish_reason
+
+    @property
+    def usage(self) -> Usage:
+        return self.choices[0].usage
+
+
+class LLM:
+    """One GGUF file, loaded.
+
+    `settings` are the command line's, by their long names with underscores
+    (`ctx_size=4096, parallel=2`).  Sampling options of the methods are the HTTP
+    API's (`temperature`, `max_tokens`, `stop`, `seed`, `n`, ...), checked alike:
+    InvalidRequest names a wrong one.  Raises StartError when the file or a setting
+    is bad, ContextLengthExceeded when a prompt does not fit, and Overloaded when a
+    `max_queue` was given and is reached; by default any number of calls may wait.
+    """
+
+    def __init__(self, model: str | Path, **settings: Any) -> None:
+        values = {"model": model, "max_queue": _NO_QUEUE_LIMIT, **settings}
+        config = Config.load(values, {}, source="LLM()")
+        self._init(config, build(config, inspect(config.model)))
+
+    @classmethod
+    def load(
+        cls,
+        config: Config,
+        header: GGUFHeader,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> Self:
+        """Like LLM(...), from a checked Config and an inspected file; reports 0.0-1.0."""
+        llm = cls.__new__(cls)
+        llm._init(config, build(config, header, on_progress))
+        return llm
+
+    def _init(self, config: Config, runtime: Runtime) -> None:
+        self.config = config
+        self.name = config.alias or config.model.stem
+        self.created = int(config.model.stat().st_mtime)
+        self.fingerprint = runtime.fingerprint
+        self.n_ctx = runtime.sizing.ctx
+        self.n_vocab = runtime.model.n_vocab
+        self.defaults = Sampling()
+        self._runtime = runtime
+        self._limits = Limits(n_vocab=self.n_vocab, n_ctx=self.n_ctx)
+        self._chat = ChatCompletions(self.defaults)
+        self._completions = Completions(self.defaults)
+        self._is_closed = False
+        self._lock = threading.Lock()
+        # The engine thread must be out of libllama before the interpreter takes it down.
+        this = weakref.ref(self)
+
+        def close_at_exit() -> None:
+            llm = this()
+            if llm is not None:
+                llm.close()
+
+        self._close_at_exit = close_at_exit
+        atexit.register(self._close_at_exit)
+        runtime.engine.start()
+
+    # -- answers -------------------------------------------------------------------------
+
+    def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
+        """Answer a conversation; blocks until it is complete."""
+        return _collect(self._run(self._chat_request(messages, options)))
+
+    def complete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
+        """Continue raw text or token ids; blocks until it is complete."""
+        return _collect(self._run(self._completion_request(prompt, options)))
+
+    def stream(self, messages: Sequence[dict[str, Any]], **options: Any) -> Iterator[Event]:
+        """Events of one answer as they come; leaving the loop early cancels it."""
+        request = self._chat_request(messages, options, stream=True)
+        return (_checked(event) for _, event in self._run(request))
+
+    async def achat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
+        """Async twin of chat; cancelling the task cancels the work."""
+        return _collect([e async for e in self._arun(self._chat_request(messages, options))])
+
+    async def acomplete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
+        """Async twin of complete."""
+        request = self._completion_request(prompt, options)
+        return _collect([e async for e in self._arun(request)])
+
+    async def astream(
+        self, messages: Sequence[dict[str, Any]], **options: Any
+    ) -> AsyncIterator[Event]:
+        """Async twin of stream."""
+        async for _, event in self._arun(self._chat_request(messages, options, stream=True)):
+            yield _checked(event)
+
+    def _chat_request(
+        self, messages: Sequence[dict[str, Any]], options: dict[str, Any], stream: bool = False
+    ) -> GenerateRequest:
+        body = {"messages": list(messages), **options, "stream": stream}
+        return self._chat.parse(body, self._limits)
+
+    def _completion_request(
+        self, prompt: str | Sequence[int], options: dict[str, Any]
+    ) -> GenerateRequest:
+        body = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
+        return self._completions.parse(body, self._limits)
+
+    def _run(self, request: GenerateRequest) -> Iterator[Indexed]:
+        stream = ThreadStream(len(request.prompts) * request.n)
+        self._submit(request, self._encode_all(request), stream.tickets)
+        return iter(stream)
+
+    async def _arun(self, request: GenerateRequest) -> AsyncIterator[Indexed]:
+        stream = await self.open(request)
+        try:
+            while not stream.done:
+                for item in await stream.receive():
+                    yield item
+        finally:
+            stream.cancel()
+
+    # -- what the server uses ------------------------------------------------------------
+
+    async def open(self, request: GenerateRequest) -> AsyncStream:
+        """Render, tokenise and queue a request; raises before anything is generated."""
+        if sum(map(_n_chars, request.prompts)) > _LONG_CHARS:
+            encoded = await asyncio.to_thread(self._encode_all, request)
+        else:
+            encoded = self._encode_all(request)
+        stream = AsyncStream(len(request.prompts) * request.n)
+        self._submit(request, encoded, stream.tickets)
+        return stream
+
+    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of raw text."""
+        return await asyncio.to_thread(
+            self._runtime.model.tokenize, text, add_special=add_special, parse_special=parse_special
+        )
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of token ids; control tokens have none."""
+        return self._runtime.model.detokenize(ids)
+
+    async def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token id."""
+        return [self._runtime.model.token_bytes(i) for i in ids]
+
+    async def apply_template(self, prompt: ChatPrompt) -> str:
+        """The text the chat template makes of the messages."""
+        return await asyncio.to_thread(self._runtime.template.render_text, prompt)
+
+    def info(self) -> dict[str, Any]:
+        """The settings in force, as /health shows them."""
+        return {"model": self.name, **self._runtime.facts}
+
+    def gauges(self) -> Gauges:
+        """How many requests run and wait now."""
+        return self._runtime.engine.gauges()
+
+    def counters(self) -> dict[str, Any]:
+        """Totals since start."""
+        return {**msgspec.to_builtins(self._runtime.engine.counters)}
+
+    # -- requests to jobs ----------------------------------------------------------------
+
+    def _encode_all(self, request: GenerateRequest) -> list[list[int]]:
+        self._ensure_open()
+        encoded = [self._encode(prompt) for prompt in request.prompts]
+        for prompt, ids in zip(request.prompts, encoded, strict=True):
+            if len(ids) >= self.n_ctx:
+                name = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+                raise ContextLengthExceeded(len(ids), self.n_ctx, param=name)
+        return encoded
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        model = self._runtime.model
+        match prompt:
+            case ChatPrompt():
+                segments = self._runtime.template.render(prompt)
+                return model.tokenize_segments((s.text, s.is_scaffold) for s in segments)
+            case TextPrompt(text):
+                return model.tokenize_segments([(text, True)])
+            case TokenPrompt(ids):
+                return list(ids)
+
+    def _submit(
+        self, request: GenerateRequest, encoded: list[list[int]], tickets: tuple[Ticket, ...]
+    ) -> None:
+        seed = request.sampling.seed
+        seed = secrets.randbits(32) if seed is None else seed
+        jobs = []
+        for i, ids in enumerate(encoded):
+            prefix = self._echo(request.prompts[i], ids) if request.echo else ""
+            for j in range(request.n):
+                ticket = tickets[i * request.n + j]
+                jobs.append(self._job(request, ids, ticket, seed + j, prefix))
+        self._runtime.engine.submit(jobs)
+
+    def _job(
+        self, request: GenerateRequest, ids: list[int], ticket: Ticket, seed: int, prefix: str
+    ) -> Job:
+        room = self.n_ctx - len(ids)
+        return Job(
+            ticket=ticket,
+            prompt=ids,
+            output=Output(self._runtime.pieces, request.stop, request.sampling.min_tokens),
+            sampling=request.sampling,
+            seed=seed,
+            n_max=room if request.max_tokens is None else min(request.max_tokens, room),
+            is_streaming=request.stream,
+            is_solo=request.deterministic,
+            prefix=prefix,
+        )
+
+    def _echo(self, prompt: Prompt, ids: list[int]) -> str:
+        if isinstance(prompt, TextPrompt):
+            return prompt.text
+        return self._runtime.model.detokenize(ids)
+
+    # -- life ----------------------------------------------------------------------------
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Refuse new work, give running requests grace_s seconds, then free everything."""
+        self._runtime.engine.close(grace_s)
+        atexit.unregister(self._close_at_exit)
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._runtime.context.close()
+                self._runtime.model.close()
+
+    def _ensure_open(self) -> None:
+        if self._is_closed:
+            raise ShuttingDown("this model is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _n_chars(prompt: Prompt) -> int:
+    match prompt:
+        case ChatPrompt(messages=messages):
+            return sum(len(m.content) for m in messages)
+        case TextPrompt(text):
+            return len(text)
+        case TokenPrompt():
+            return 0
+
+
+def _checked(event: Event) -> Event:
+    if isinstance(event, Failed):
+        raise event.error
+    return event
+
+
+def _collect(items: Iterator[Indexed] | list[Indexed]) -> Answer:
+    texts: dict[int, list[str]] = {}
+    thoughts: dict[int, list[str]] = {}
+    ends: dict[int, Finished] = {}
+    for index, event in items:
+        match _checked(event):
+            case Text(text):
+                texts.setdefault(index, []).append(text)
+            case Reasoning(text):
+                thoughts.setdefault(index, []).append(text)
+            case Finished() as end:
+                ends[index] = end
+            case _:
+                pass
+    return Answer(
+        tuple(
+            Choice(
+                text="".join(texts.get(i, ())),
+                finish_reason=end.reason,
+                usage=end.usage,
+                reasoning="".join(thoughts.get(i, ())),
+                stop=end.stop,
+            )
+            for i, end in sorted(ends.items())
+        )
+    )
