@@ -33,6 +33,7 @@ from ponytail.errors import (
 from ponytail.types import Event, Failed, Finished, FinishReason, Started, Text
 
 _log = logging.getLogger("ponytail.engine")
+_CANCELLED = Failed(RequestCancelled("the request was cancelled"))
 
 
 class Engine:
@@ -137,6 +138,7 @@ class Engine:
             except Exception:
                 _log.exception("a step broke; its requests are failed and the engine goes on")
                 self._fail_all(EngineFailed("the engine broke while running this request"))
+                self.kv.forget_idle()
             self.deliver()
 
     def _is_done(self) -> bool:
@@ -160,7 +162,7 @@ class Engine:
             pass
 
     def step(self) -> None:
-        """One step over everything live; events go to the outbox."""
+        """One step over everything live; `deliver` then sends what is in the outbox."""
         started = self._clock()
         self._drop_cancelled()
         self._admit(started)
@@ -180,10 +182,10 @@ class Engine:
         for group in self._groups[:]:
             for sequence in [s for s in group.waiting if s.job.ticket.is_cancelled]:
                 group.waiting.remove(sequence)
-                self._close_choice(sequence, Failed(_cancelled()))
+                self._close_choice(sequence, _CANCELLED)
         for sequence in self.kv.live():
             if sequence.job.ticket.is_cancelled:
-                self._end(sequence, Failed(_cancelled()))
+                self._end(sequence, _CANCELLED)
 
     def _admit(self, now: float) -> None:
         while self.kv.has_room:
@@ -219,6 +221,9 @@ class Engine:
         """
         if steps.decoding:
             self._compute(steps.decoding)
+        if steps.decoding and (steps.prefilling or steps.solo):
+            # What is known must not wait for the prompts.
+            self.deliver()
         if steps.prefilling:
             self._compute(steps.prefilling)
         if steps.solo:
@@ -391,7 +396,3 @@ class Engine:
                 _log.exception("a reader is gone; its requests are cancelled")
                 for ticket, _ in mail:
                     ticket.cancel()
-
-
-def _cancelled() -> RequestCancelled:
-    return RequestCancelled("the request was cancelled")

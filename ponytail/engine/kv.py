@@ -121,10 +121,12 @@ class KV:
         slot.used_at = now
         self._is_scattered = True
 
-    def forget(self, sequence: Sequence) -> None:
-        """Nothing of this sequence is in the cells any more; it will be computed again."""
-        self._backend.cut(self.seq_id(sequence), 0)
-        sequence.n_computed = 0
+    def forget_idle(self) -> None:
+        """Empty all idle slots: after a broken step nobody knows what their cells hold."""
+        for slot in self.slots:
+            if slot.owner is None:
+                self._backend.cut(slot.seq_id, 0)
+                slot.tokens = array("i")
 
     def cut_back(self, sequence: Sequence) -> None:
         """Drop cells beyond what counts as computed, after a failed batch."""

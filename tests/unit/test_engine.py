@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -366,11 +367,19 @@ def test_a_broken_step_fails_what_is_live_and_the_engine_serves_on():
                 ended.set()
 
     driver.recorder = Waiter()
-    compact, engine.kv.compact = engine.kv.compact, None  # type: ignore[method-assign,assignment]
-    broken = driver.submit(prompt(1))
+    learn, engine.cost.observe_decode = engine.cost.observe_decode, None  # type: ignore[method-assign,assignment]
+    long = list(range(100, 160))
+    broken = driver.submit(long)
     assert ended.wait(10)
     assert driver.recorder.end(broken).error.code == "engine_failed"
-    engine.kv.compact = compact  # type: ignore[method-assign]
+    engine.cost.observe_decode = learn  # type: ignore[method-assign]
+    # Whatever the broken step left in the cells must not be taken for a prefix.
+    for cells in driver.backend.cells:
+        cells[:] = array("i", [7] * len(cells))
+    ended.clear()
+    again = driver.submit(long, n_max=4)
+    assert ended.wait(10)
+    assert driver.recorder.tokens(again) == continuation(long, 4)
     ended.clear()
     good = driver.submit(prompt(2), n_max=4)
     assert ended.wait(10)
@@ -480,3 +489,18 @@ def test_a_burst_that_arrives_in_drops_starts_in_lockstep():
             if driver.recorder.of(ticket):
                 starts.setdefault(ticket.index, n_step)
     assert max(starts.values()) - min(starts.values()) <= 1
+
+
+def test_tokens_do_not_wait_for_the_prompt_computed_after_them():
+    backend = FakeBackend(n_seq=2, n_batch=64)
+    driver = Driver(backend)
+    stream = driver.submit(prompt(1), n_max=50, is_streaming=True)
+    for _ in range(3):
+        driver.step()
+    driver.submit(range(200, 320), n_max=2)
+    driver.engine.take_inbox(block=False)
+    n_seen: list[int] = []
+    backend.on_decode = lambda rows: n_seen.append(len(driver.recorder.of(stream)))
+    driver.engine.step()
+    decoding, prefilling = n_seen
+    assert prefilling == decoding + 1
