@@ -22,32 +22,9 @@ from ponytail.gguf import cursor as cursor_module
 from ponytail.gguf import tables as t
 from tests import synthetic as syn
 from tests.synthetic import RawGGUF, array_pair, raw_pair, raw_tensor, text_pair, u32_pair
+from tests.unit.gguf.refusal import refusal
 
 TOKENS, SCORES = "tokenizer.ggml.tokens", "tokenizer.ggml.scores"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return syn.write_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(data: bytes | RawGGUF, name: str = "m.gguf") -> Path:
-        path = tmp_path / name
-        path.write_bytes(data if isinstance(data, bytes) else data.build())
-        return path
-
-    return write
-
-
-def refusal(path: Path) -> str:
-    """The one line with which `path` is refused."""
-    with pytest.raises(BadModelFile) as caught:
-        gguf.inspect(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # Good files.
