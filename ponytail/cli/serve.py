@@ -21,6 +21,7 @@ from pathlib import Path
 from ponytail import gguf, telemetry
 from ponytail.config import Config
 from ponytail.errors import BadConfig, StartError
+from ponytail.server.socket_file import SocketFile
 
 _BACKLOG = 2048
 # sun_path of unix(7), less its closing zero.
@@ -53,11 +54,12 @@ def listen(config: Config) -> Iterator[socket.socket]:
             yield sock
         return
     with closing(_listen_uds(config.uds)) as sock:
-        inode = config.uds.stat().st_ino
+        socket_file = SocketFile.of(sock)
         try:
             yield sock
         finally:
-            _remove_own(config.uds, inode)
+            if socket_file is not None:
+                socket_file.remove()
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
@@ -143,15 +145,6 @@ def _clear_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
     raise BadConfig(f"--uds: {path} is already in use by another server", param="uds")
-
-
-def _remove_own(path: Path, inode: int) -> None:
-    """Remove the socket file unless another server has put its own there."""
-    try:
-        if path.stat().st_ino == inode:
-            path.unlink()
-    except FileNotFoundError:
-        return
 
 
 def warn_if_open(sock: socket.socket) -> None:

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TextIO, TypeAlias
 
@@ -24,6 +23,7 @@ import msgspec
 from ponytail.config import Config
 from ponytail.errors import StartError
 from ponytail.server.service import About, Broken, Generator, OnProgress, Service
+from ponytail.server.socket_file import SocketFile
 from ponytail.telemetry import Progress
 
 if TYPE_CHECKING:
@@ -95,32 +95,6 @@ def _exit_beside_load() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-class SocketFile(msgspec.Struct, frozen=True):
-    """A UNIX socket's file, known by its inode: a successor may have replaced it."""
-
-    path: Path
-    inode: int
-
-    @classmethod
-    def of(cls, sock: socket.socket) -> SocketFile | None:
-        """The file of `sock`, or None when it has none (TCP, abstract names)."""
-        if sock.family != socket.AF_UNIX:
-            return None
-        name = sock.getsockname()
-        if not isinstance(name, str) or not name:
-            return None
-        path = Path(name).absolute()
-        return cls(path, path.stat().st_ino)
-
-    def remove(self) -> None:
-        """Remove the file if it is still ours."""
-        try:
-            if self.path.stat().st_ino == self.inode:
-                self.path.unlink()
-        except FileNotFoundError:
-            pass
 
 
 class Stop:
