@@ -7,7 +7,6 @@ states them.  Must not know HTTP.  Runs in the loading thread.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +24,6 @@ from ponytail.text.output import PieceTable
 from ponytail.text.template import ChatTemplate
 
 MIB = 1 << 20
-_COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
-_KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
-_FLASH = re.compile(r"Flash Attention.*?(enabled|disabled)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +53,25 @@ def build(
         config.ctx_size,
         config.parallel,
     )
-    threads = usable_threads()
+    threads = usable_threads() if config.threads is None else Threads(config.threads, "as asked")
     template_text = _template_file(config)
-    n_gpu_layers = _gpu_layers(config)
     # libllama aborts the process on a vocabulary that spells two tokens alike.
     ensure_unique_tokens(header)
-    model = Model(
-        config.model,
-        n_gpu_layers=n_gpu_layers,
-        use_mmap=config.mmap,
-        use_mlock=config.mlock,
-        on_progress=on_progress,
-    )
-    if model.has_encoder:
-        raise BadModelFile(f"{config.model}: encoder-decoder models cannot be served")
-    with capi.captured_log() as lines:
-        context = _context(config, model, sizing, threads)
-    facts = _facts(config, model, context, sizing, threads, n_gpu_layers, lines)
-    if facts["flash_attn"] == "disabled" or n_gpu_layers != 0:
-        # The tiles are those of the CPU's flash attention.
-        context.tile = 1
+    model = _model(config, on_progress)
+    context = _context(config, model, sizing, threads)
+    max_queue = 4 * sizing.parallel if config.max_queue is None else config.max_queue
+    facts = _facts(config, context, sizing, threads, max_queue)
     return Runtime(
         model=model,
         context=context,
-        engine=_engine(config, model, context, threads),
+        engine=Engine(
+            context,
+            eog_ids=model.eog_ids,
+            step_s=config.step_ms / 1000,
+            max_queue=max_queue,
+            n_threads=threads.count,
+            tunes_threads=config.threads is None,
+        ),
         template=_template(model, header, template_text),
         pieces=PieceTable(model.token_bytes),
         sizing=sizing,
@@ -101,36 +92,34 @@ def _check_build(config: Config) -> None:
         raise BadConfig("this build of llama.cpp cannot map files: give --no-mmap")
 
 
-def _gpu_layers(config: Config) -> int:
-    if config.n_gpu_layers is not None:
-        return config.n_gpu_layers
-    return -1 if capi.lib.llama_supports_gpu_offload() else 0
+def _model(config: Config, on_progress: Callable[[float], None] | None) -> Model:
+    n_gpu_layers = config.n_gpu_layers
+    if n_gpu_layers is None:
+        n_gpu_layers = -1 if capi.lib.llama_supports_gpu_offload() else 0
+    model = Model(
+        config.model,
+        n_gpu_layers=n_gpu_layers,
+        use_mmap=config.mmap,
+        use_mlock=config.mlock,
+        on_progress=on_progress,
+    )
+    if model.has_encoder:
+        raise BadModelFile(f"{config.model}: encoder-decoder models cannot be served")
+    return model
 
 
 def _context(config: Config, model: Model, sizing: Sizing, threads: Threads) -> Context:
-    n_threads = config.threads or threads.count
     return Context(
         model,
         n_seq=sizing.parallel,
         n_cells=sizing.n_cells_per_seq,
         n_batch=config.batch_size,
         n_ubatch=config.ubatch_size,
-        n_threads=n_threads,
-        n_threads_batch=config.threads_batch or n_threads,
+        n_threads=threads.count,
+        n_threads_batch=config.threads_batch or threads.count,
         flash_attn=config.flash_attn,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
-    )
-
-
-def _engine(config: Config, model: Model, context: Context, threads: Threads) -> Engine:
-    return Engine(
-        context,
-        eog_ids=model.eog_ids,
-        step_s=config.step_ms / 1000,
-        max_queue=4 * context.n_seq if config.max_queue is None else config.max_queue,
-        n_threads=config.threads or threads.count,
-        tunes_threads=config.threads is None,
     )
 
 
@@ -155,18 +144,9 @@ def _template(model: Model, header: GGUFHeader, text: str | None) -> ChatTemplat
 
 
 def _facts(
-    config: Config,
-    model: Model,
-    context: Context,
-    sizing: Sizing,
-    threads: Threads,
-    n_gpu_layers: int,
-    lines: list[str],
+    config: Config, context: Context, sizing: Sizing, threads: Threads, max_queue: int
 ) -> dict[str, Any]:
-    log = "\n".join(lines)
-    kv_mib = sum(map(float, _KV.findall(log))) or sizing.kv_bytes / MIB
-    flash = _FLASH.findall(log)
-    n_threads = config.threads or threads.count
+    model = context.model
     facts: dict[str, Any] = {
         "n_ctx": sizing.ctx,
         "n_ctx_train": model.n_ctx_train,
@@ -174,18 +154,18 @@ def _facts(
         "n_cells": sizing.n_cells,
         "sizing": sizing.reason,
         "model_mib": round(model.n_bytes / MIB, 1),
-        "kv_mib": round(kv_mib, 1),
-        "compute_mib": round(sum(map(float, _COMPUTE.findall(log))), 1),
+        "kv_mib": round(context.kv_mib or sizing.kv_bytes / MIB, 1),
+        "compute_mib": round(context.compute_mib, 1),
         "cache_type_k": config.cache_type_k,
         "cache_type_v": config.cache_type_v,
-        "flash_attn": flash[-1].lower() if flash else config.flash_attn,
-        "n_gpu_layers": n_gpu_layers,
-        "n_threads": n_threads,
-        "n_threads_batch": config.threads_batch or n_threads,
-        "threads": "as asked" if config.threads else threads.reason,
+        "flash_attn": context.flash_attn,
+        "n_gpu_layers": model.n_gpu_layers,
+        "n_threads": threads.count,
+        "n_threads_batch": config.threads_batch or threads.count,
+        "threads": threads.reason,
         "step_ms": config.step_ms,
         "n_batch": context.n_batch,
-        "max_queue": 4 * sizing.parallel if config.max_queue is None else config.max_queue,
+        "max_queue": max_queue,
         "llama_cpp": capi.lib.llama_version().decode(),
     }
     facts["startup"] = _startup_line(facts)

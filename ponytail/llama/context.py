@@ -11,6 +11,7 @@ swaps move the sequence's state instead, which holds only used cells.
 from __future__ import annotations
 
 import ctypes
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ponytail.errors import BadConfig, DecodeError, SampleError
-from ponytail.llama.capi import lib
+from ponytail.llama.capi import captured_log, lib
 from ponytail.llama.model import Model
 from ponytail.llama.sampler import RowSampler
 from ponytail.types import Sampling
@@ -36,6 +37,10 @@ CACHE_TYPES = {
     "bf16": 30,
 }
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+# What the library tells of a new context only in its log.
+_COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
+_KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
+_FLASH = re.compile(r"Flash Attention.*?(enabled|disabled)", re.IGNORECASE)
 _KEEP_SCRATCH_BYTES = 8 << 20
 
 
@@ -43,7 +48,8 @@ class Context:
     """`n_seq` sequences of `n_cells` tokens each over one model.
 
     `n_batch` bounds one decode, which is one step of the scheduler; `n_ubatch` is how
-    many tokens of it are computed at once.
+    many tokens of it are computed at once.  `flash_attn`, `kv_mib` and `compute_mib` say
+    what the library made of it.
     """
 
     def __init__(
@@ -65,9 +71,6 @@ class Context:
         # 128: the fixed chunk of deterministic requests (engine.scheduler.SOLO_CHUNK).
         self.n_batch = max(n_batch, n_seq, 128)
         self._n_threads_batch = n_threads_batch
-        # ggml's CPU flash attention works in tiles of this many rows, and falls back to one
-        # row at a time below (measured at 4,096 tokens: 6.7 against 12.3 ms a token).
-        self.tile = 64 if flash_attn != "off" else 1
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = n_cells * n_seq, n_seq
         params.n_batch, params.n_ubatch = self.n_batch, min(n_ubatch, self.n_batch)
@@ -77,18 +80,30 @@ class Context:
         params.type_k, params.type_v = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
         params.swa_full = True
         params.kv_unified = False
-        self.pointer = lib.llama_init_from_model(model.pointer, params)
+        with captured_log() as lines:
+            self.pointer = lib.llama_init_from_model(model.pointer, params)
         if not self.pointer:
             raise BadConfig(
                 f"llama.cpp could not create a context of {n_cells} cells x {n_seq} sequences "
                 f"(KV {cache_type_k}/{cache_type_v}, flash attention {flash_attn}); "
                 "see --verbose for its words"
             )
+        self._read_log("\n".join(lines), flash_attn)
         self._memory = lib.llama_get_memory(self.pointer)
         self._build_batch()
         self._scratch: Any = None
         self._logits: tuple[int, int, Any] = (0, 0, None)
         self._outputs: list[int] = []
+
+    def _read_log(self, log: str, asked_flash_attn: str) -> None:
+        self.kv_mib: float = sum(map(float, _KV.findall(log)))
+        self.compute_mib: float = sum(map(float, _COMPUTE.findall(log)))
+        resolved = _FLASH.findall(log)
+        self.flash_attn: str = resolved[-1].lower() if resolved else asked_flash_attn
+        # ggml's CPU flash attention works in tiles of 64 rows, and falls back to one row at
+        # a time below (measured at 4,096 tokens: 6.7 against 12.3 ms a token).
+        is_tiled = self.flash_attn not in ("off", "disabled") and self.model.n_gpu_layers == 0
+        self.tile = 64 if is_tiled else 1
 
     def _build_batch(self) -> None:
         """One set of buffers for all decodes; row i's sequence id lies at a fixed address."""

@@ -35,6 +35,7 @@ class Model:
     ) -> None:
         ensure_backend()
         self.path = path
+        self.n_gpu_layers = n_gpu_layers
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = (
