@@ -204,10 +204,10 @@ class Engine:
         sequence.sampler = self.backend.open_sampler(job.sampling, job.seed, job.prompt)
         self.kv.admit(sequence)
 
-    def _guarded(self, sequence: Sequence, action: Callable[[Sequence], object]) -> None:
+    def _guarded(self, sequence: Sequence, action: Callable[..., object], *more: object) -> None:
         """Run one sequence's part of a stage; what it raises ends that sequence only."""
         try:
-            action(sequence)
+            action(sequence, *more)
         except Exception as error:
             self._fail(sequence, error)
 
@@ -249,10 +249,7 @@ class Engine:
         for sequence, n in chunks:
             sequence.n_computed += n
         for sequence, pick in zip(asking, picks, strict=True):
-            try:
-                self._accept(sequence, pick, now)
-            except Exception as error:
-                self._fail(sequence, error)
+            self._guarded(sequence, self._accept, pick, now)
 
     def _rows(self, chunks: Seq[Chunk]) -> tuple[list[Row], list[Sequence]]:
         """The batch, and the sequences whose last token's logits it asks for."""

@@ -44,8 +44,6 @@ class KV:
         self._slot_of: dict[int, Slot] = {}
         self._n_admitted = 0
         self._is_scattered = False
-        self.n_forks = 0
-        self.n_moves = 0
 
     @property
     def n_active(self) -> int:
@@ -205,7 +203,6 @@ class KV:
     def _fork(self, src: int, sequence: Sequence, n_tokens: int) -> None:
         self._backend.fork(src, [self.seq_id(sequence)], n_tokens)
         sequence.n_computed = sequence.n_cached = n_tokens
-        self.n_forks += 1
 
     def compact(self) -> None:
         """Move active sequences side by side; a bounded number of cells per call."""
@@ -241,7 +238,6 @@ class KV:
         for slot in (a, b):
             if slot.owner is not None:
                 self._slot_of[id(slot.owner)] = slot
-        self.n_moves += 1
         return n_a + n_b
 
     # -- proof ---------------------------------------------------------------------------
