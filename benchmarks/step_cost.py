@@ -18,8 +18,9 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from processes import describe_commit
 
 from ponytail.engine.engine import Engine
 from ponytail.engine.sequence import Job, Mail, Ticket
@@ -155,16 +156,6 @@ def share_on_model(model: str, n_rows: int = 16, n_tokens: int = 100) -> dict[st
     return result
 
 
-def commit() -> str:
-    head = Path(__file__).parent.parent / ".git" / "HEAD"
-    try:
-        text = head.read_text().strip()
-        ref = head.parent / text.removeprefix("ref: ")
-        return (ref.read_text().strip() if text.startswith("ref: ") else text)[:12]
-    except OSError:
-        return "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", default="1,16,64")
@@ -179,7 +170,7 @@ def main() -> None:
         "rows_with_stops": {n: measure(n, args.steps, ("\n\nUser:", "###")) for n in rows},
         "on_model": share_on_model(args.model) if args.model else None,
         "python": platform.python_version(),
-        "commit": commit(),
+        "commit": describe_commit(),
     }
     print(json.dumps(result))
 

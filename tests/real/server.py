@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -23,12 +22,6 @@ class Server:
     @property
     def pid(self) -> int:
         return self.process.pid
-
-    def n_threads(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/task"))
-
-    def n_files(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 @contextmanager
