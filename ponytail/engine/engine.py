@@ -204,10 +204,10 @@ class Engine:
         sequence.sampler = self.backend.open_sampler(job.sampling, job.seed, job.prompt)
         self.kv.admit(sequence)
 
-    def _guarded(self, sequence: Sequence, action: Callable[..., object], *more: object) -> None:
+    def _guarded(self, sequence: Sequence, action: Callable[[Sequence], object]) -> None:
         """Run one sequence's part of a stage; what it raises ends that sequence only."""
         try:
-            action(sequence, *more)
+            action(sequence)
         except Exception as error:
             self._fail(sequence, error)
 
@@ -249,7 +249,11 @@ class Engine:
         for sequence, n in chunks:
             sequence.n_computed += n
         for sequence, pick in zip(asking, picks, strict=True):
-            self._guarded(sequence, self._accept, pick, now)
+            # As _guarded, written out: a call for every token costs a sixth of the engine's time.
+            try:
+                self._accept(sequence, pick, now)
+            except Exception as error:
+                self._fail(sequence, error)
 
     def _rows(self, chunks: Seq[Chunk]) -> tuple[list[Row], list[Sequence]]:
         """The batch, and the sequences whose last token's logits it asks for."""
