@@ -25,7 +25,7 @@
         ├── BadConfig
         └── BindingMismatch
 
-    DecodeError, SampleError        between a backend and the engine; never reach a client
+    DecodeError (OutOfCells), SampleError   between a backend and the engine; never reach a client
 
 Each error knows its HTTP status, machine code and type, so that dialects only
 choose the JSON shape.  Owns nothing else; imports nothing of ponytail.
@@ -213,6 +213,10 @@ class BindingMismatch(StartError):
 
 class DecodeError(Exception):
     """A batch could not be computed; sequences may hold part of it until they are cut."""
+
+
+class OutOfCells(DecodeError):
+    """The cells do not suffice; nothing was computed and nothing changed."""
 
 
 class SampleError(Exception):

@@ -61,10 +61,21 @@ class Driver:
         return job.ticket
 
     def step(self) -> None:
-        self.engine.take_inbox(block=False)
+        self.engine.take_inbox(0.0)
         self.engine.step()
-        self.engine.kv.check_integrity()
+        self.check()
         self.engine.deliver()
+
+    def check(self) -> None:
+        """The records agree with themselves and with what the backend really holds."""
+        kv, backend = self.engine.kv, self.backend
+        kv.check_integrity()
+        for slot in kv.slots.all:
+            assert slot.n_held == len(backend.sequences[slot.seq_id]), f"slot {slot.seq_id}"
+            if slot.node is not None and slot.is_idle:
+                assert list(kv.tree.tokens_to(slot.node)) == backend.tokens(slot.seq_id)
+        if backend.is_shared:
+            assert kv.cells.n_used == backend.n_used
 
     def run(self, max_steps: int = 3000) -> None:
         """Until nothing is left to do."""

@@ -10,10 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from ponytail.engine.backend import Row
-from ponytail.errors import DecodeError, SampleError
+from ponytail.engine.backend import Row, Span
+from ponytail.errors import DecodeError, OutOfCells, SampleError
 from ponytail.types import Sampling
+
+Cell: TypeAlias = "list[int]"
+"""Holds one token; two sequences that hold the same list share the cell."""
 
 N_VOCAB = 1000
 EOG = 2
@@ -51,29 +55,49 @@ class FakeSampler:
 
 @dataclass
 class FakeBackend:
-    """See the module; `decode_fault(rows)` and friends may raise to inject a fault."""
+    """See the module; `decode_fault(rows)` and friends may raise to inject a fault.
+
+    A sequence is a list of cells; in the shared layout a cell may be in several, and the
+    cells in use are counted as distinct objects.
+    """
 
     n_seq: int = 4
     n_cells: int = 512
     n_batch: int = 64
+    is_shared: bool = False
     can_cut: bool = True
+    can_shift: bool = True
     tile: int = 1
+    cell_bytes: int = 4
     decode_fault: Callable[[Sequence[Row]], None] = lambda rows: None
     sample_fault: Callable[[Sequence[FakeSampler]], None] = lambda samplers: None
     open_fault: Callable[[Sampling], None] = lambda sampling: None
     fork_fault: Callable[[int, Sequence[int]], None] = lambda src, dsts: None
+    state_fault: Callable[[int], None] = lambda seq_id: None
+    resize_fault: Callable[[int], None] = lambda n_cells: None
     on_decode: Callable[[Sequence[Row]], None] = lambda rows: None
     script: Callable[[Sequence[int]], list[int] | None] = lambda history: None
-    cells: list[array[int]] = field(default_factory=list)
+    sequences: list[list[Cell]] = field(default_factory=list)
     samplers: list[FakeSampler] = field(default_factory=list)
     batches: list[list[tuple[int, int, int]]] = field(default_factory=list)
     n_computed: int = 0
     n_threads: int = 0
     keeps_batches: bool = True
+    resize_polls: int = 0
+    """How often `is_resized` says no before it says yes."""
 
     def __post_init__(self) -> None:
-        self.cells = [array("i") for _ in range(self.n_seq)]
+        self.sequences = [[] for _ in range(self.n_seq)]
         self._outputs: list[int] = []
+        self._resize: tuple[int, int] | None = None
+
+    @property
+    def n_used(self) -> int:
+        """Cells in use, each counted once."""
+        return len({id(cell) for sequence in self.sequences for cell in sequence})
+
+    def tokens(self, seq_id: int) -> list[int]:
+        return [cell[0] for cell in self.sequences[seq_id]]
 
     def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> FakeSampler:
         self.open_fault(sampling)
@@ -85,21 +109,30 @@ class FakeBackend:
         self.on_decode(rows)
         ids = [row[0] for row in rows]
         assert ids == sorted(set(ids)), f"rows out of order or doubled: {ids}"
-        assert 0 < sum(len(row[2]) for row in rows) <= self.n_batch, "batch empty or too large"
+        n_tokens = sum(len(row[2]) for row in rows)
+        assert 0 < n_tokens <= self.n_batch, "batch empty or too large"
         self._outputs = []
+        self._ensure_room(rows, n_tokens)
         for seq_id, position, tokens, wants in rows:
-            cells = self.cells[seq_id]
+            cells = self.sequences[seq_id]
             assert position == len(cells), f"sequence {seq_id}: {position} != {len(cells)}"
             assert len(tokens) > 0, "empty row"
-            cells.extend(tokens)
-            assert len(cells) <= self.n_cells, f"sequence {seq_id} is over its cells"
+            cells.extend([token] for token in tokens)
             if wants:
                 self._outputs.append(seq_id)
         # After the cells were written: a failed batch leaves its traces, as the real one does.
         self.decode_fault(rows)
-        self.n_computed += sum(len(row[2]) for row in rows)
+        self.n_computed += n_tokens
         if self.keeps_batches:
             self.batches.append([(r[0], r[1], len(r[2])) for r in rows])
+
+    def _ensure_room(self, rows: Sequence[Row], n_tokens: int) -> None:
+        if self.is_shared:
+            if self.n_used + n_tokens > self.n_cells:
+                raise OutOfCells(f"{self.n_used} of {self.n_cells} cells used, {n_tokens} more")
+            return
+        for seq_id, position, tokens, _ in rows:
+            assert position + len(tokens) <= self.n_cells, f"sequence {seq_id} is over its cells"
 
     def sample(self, samplers: Sequence[FakeSampler]) -> list[int | SampleError]:
         assert len(samplers) == len(self._outputs), "as many samplers as output rows"
@@ -111,10 +144,15 @@ class FakeBackend:
         sampler.n_drawn += 1
         if sampler.script is not None and sampler.n_drawn <= len(sampler.script):
             return sampler.script[sampler.n_drawn - 1]
-        return next_token(self.cells[seq_id])
+        return next_token(self.tokens(seq_id))
+
+    def set_threads(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+
+    # -- sequences -----------------------------------------------------------------------
 
     def cut(self, seq_id: int, n_tokens: int) -> bool:
-        cells = self.cells[seq_id]
+        cells = self.sequences[seq_id]
         if 0 < n_tokens < len(cells) and not self.can_cut:
             del cells[:]
             return False
@@ -123,16 +161,81 @@ class FakeBackend:
 
     def fork(self, src: int, dsts: Sequence[int], n_tokens: int) -> None:
         self.fork_fault(src, dsts)
-        assert len(self.cells[src]) >= n_tokens, "fork of more than there is"
+        assert len(self.sequences[src]) >= n_tokens, "fork of more than there is"
+        assert self.can_cut or len(self.sequences[src]) == n_tokens, "fork of a part"
         for dst in dsts:
             assert dst != src, "fork onto itself"
-            self.cells[dst] = self.cells[src][:n_tokens]
+            cells = self.sequences[src][:n_tokens]
+            self.sequences[dst] = cells if self.is_shared else [cell[:] for cell in cells]
+
+    def adopt(self, src: int, dst: int, start: int, end: int) -> None:
+        assert self.is_shared, "adopt in the split layout"
+        assert self.tokens(src)[:end] == self.tokens(dst)[:end], "adopts what differs"
+        self.sequences[dst][start:end] = self.sequences[src][start:end]
 
     def swap(self, a: int, b: int) -> None:
-        self.cells[a], self.cells[b] = self.cells[b], self.cells[a]
+        assert not self.is_shared, "swap in the shared layout"
+        self.sequences[a], self.sequences[b] = self.sequences[b], self.sequences[a]
 
-    def set_threads(self, n_threads: int) -> None:
-        self.n_threads = n_threads
+    def shift(self, seq_id: int, start: int, n_tokens: int) -> None:
+        others = {id(c) for i, s in enumerate(self.sequences) if i != seq_id for c in s}
+        assert not any(id(c) in others for c in self.sequences[seq_id][start:]), "shifts others"
+        del self.sequences[seq_id][start : start + n_tokens]
+
+    # -- states --------------------------------------------------------------------------
+
+    def state_bytes(self, seq_id: int) -> int:
+        return self.cell_bytes * len(self.sequences[seq_id])
+
+    def read_state(self, seq_id: int) -> bytes:
+        self.state_fault(seq_id)
+        return array("i", self.tokens(seq_id)).tobytes()
+
+    def write_state(self, seq_id: int, state: bytes, keep: int = 0) -> None:
+        self.state_fault(seq_id)
+        tokens = array("i", state)
+        kept = self.sequences[seq_id][:keep]
+        assert keep == 0 or self.is_shared, "keeps cells in the split layout"
+        assert [c[0] for c in kept] == list(tokens[:keep]), "the state does not continue"
+        self.sequences[seq_id] = []
+        n_used = self.n_used if self.is_shared else 0
+        if n_used + len(tokens) > self.n_cells:
+            raise OutOfCells(f"{n_used} of {self.n_cells} cells used, {len(tokens)} more")
+        self.sequences[seq_id] = kept + [[token] for token in tokens[keep:]]
+
+    # -- size ----------------------------------------------------------------------------
+
+    def begin_resize(self, n_cells: int) -> None:
+        assert self._resize is None, "two resizes at once"
+        self._resize = (n_cells, self.resize_polls)
+
+    def is_resized(self) -> bool:
+        assert self._resize is not None, "no resize was begun"
+        n_cells, n_polls = self._resize
+        try:
+            self.resize_fault(n_cells)
+        except DecodeError:
+            self._resize = None
+            raise
+        self._resize = (n_cells, n_polls - 1)
+        return n_polls <= 0
+
+    def finish_resize(self, spans: Sequence[Span]) -> None:
+        assert self._resize is not None, "no resize was begun"
+        self.n_cells, self._resize = self._resize[0], None
+        moved: list[list[Cell]] = [[] for _ in range(self.n_seq)]
+        for start, end, seq_ids in spans:
+            assert len(seq_ids) == 1 or self.is_shared, "a shared span in the split layout"
+            cells = [cell[:] for cell in self.sequences[seq_ids[0]][start:end]]
+            for seq_id in seq_ids:
+                assert len(moved[seq_id]) == start, "spans do not join"
+                moved[seq_id] += cells
+        self.sequences = moved
+        n_max = self.n_used if self.is_shared else max(map(len, moved))
+        assert n_max <= self.n_cells, "does not fit into the new cells"
+
+    def cancel_resize(self) -> None:
+        self._resize = None
 
 
 def no_fault(*_: object) -> None:

@@ -1,7 +1,7 @@
 """The engine: one thread that alone touches the backend.
 
-Owns the inbox, the step and the delivery of events.  A step: drop what was
-cancelled, admit, plan, decode, sample, deliver.  Must not know HTTP, JSON, asyncio
+Owns the inbox and the step.  A step: drop what was cancelled, admit, find cells, plan,
+decode, sample, deliver.  Must not know HTTP, JSON, asyncio
 or llama.cpp.  Whatever stage breaks, every choice gets exactly one terminal event
 and the others go on.
 """
@@ -9,44 +9,54 @@ and the others go on.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from queue import Empty, SimpleQueue
 
-from ponytail.engine.backend import Backend, Row
-from ponytail.engine.cost import StepCost
+from ponytail.engine.backend import Backend
+from ponytail.engine.batches import Batches
+from ponytail.engine.budget import Budget, Room
+from ponytail.engine.chores import POLL_S, Chores
+from ponytail.engine.intake import Intake
 from ponytail.engine.kv import KV
-from ponytail.engine.scheduler import FIRST_STEP_TOKENS, Chunk, Plan, plan
-from ponytail.engine.sequence import Group, Job, Mail, Sequence, Sink, Ticket
+from ponytail.engine.outbox import Outbox
+from ponytail.engine.scheduler import FIRST_STEP_TOKENS, Plan, plan
+from ponytail.engine.sequence import Group, Job, Sequence
 from ponytail.engine.stats import Counters, Gauges
-from ponytail.engine.threads import ThreadTuner
 from ponytail.errors import (
     EngineFailed,
-    Overloaded,
     PonytailError,
     RequestCancelled,
     SampleError,
     ShuttingDown,
 )
-from ponytail.types import Event, Failed, Finished, FinishReason, Started, Text
+from ponytail.types import Failed, Finished, FinishReason, Started, Text
 
 _log = logging.getLogger("ponytail.engine")
+# How long a closing engine may go on to write its cache to disk.
+_SAVE_S = 10.0
+# How old what `cache_facts` tells may be while the engine works.
+_FACTS_S = 0.25
 _CANCELLED = Failed(RequestCancelled("the request was cancelled"))
 
 
 class Engine:
     """Runs jobs on a backend.  `submit` and `close` are safe from any thread.
 
-    `step_s` bounds a step while a stream is running.  At most `max_queue` requests wait
-    beyond those that run.  `eog_ids` end a choice.
+    `step_s` bounds a step while a stream is running.  At most `n_parallel` sequences run at
+    once, and `max_queue` requests wait beyond as many.  `eog_ids` end a choice.  With
+    `n_ctx` a sequence that has filled it drops its oldest tokens and goes on.
     """
 
     def __init__(
         self,
         backend: Backend,
         *,
+        kv: KV | None = None,
+        n_parallel: int | None = None,
+        n_ctx: int | None = None,
         eog_ids: Seq[int] = (),
         step_s: float = 0.25,
         max_queue: int = 64,
@@ -55,23 +65,31 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
-        self.kv = KV(backend)
-        self.cost = StepCost(backend.tile)
+        self.kv = KV(backend) if kv is None else kv
         self.counters = Counters()
+        self._batches = Batches(
+            self.kv,
+            self.counters,
+            n_threads=n_threads,
+            tunes_threads=tunes_threads,
+            clock=clock,
+        )
+        self.cost = self._batches.cost
+        self._n_parallel = backend.n_seq if n_parallel is None else n_parallel
+        self._budget = Budget(self.kv, self._n_parallel)
+        self._intake = Intake(self._n_parallel, max_queue, clock)
+        self._chores = Chores(self.kv)
+        self._outbox = Outbox()
+        self._n_ctx = n_ctx
         self._eog = frozenset(eog_ids)
         self._step_s = step_s
-        self._max_requests = backend.n_seq + max_queue
-        self._n_threads = n_threads
-        self._tuner = ThreadTuner(n_threads, is_fixed=not tunes_threads)
         self._clock = clock
-        self._inbox: SimpleQueue[Group | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._n_requests = 0
-        self._request_s = 0.0
-        self._closing_at: float | None = None
         self._was_idle = True
+        self._is_stalled = False
         self._groups: list[Group] = []
-        self._outbox: dict[int, tuple[Sink, Mail]] = {}
+        self._preempted: list[Sequence] = []
+        self._facts: dict[str, object] = {}
+        self._facts_at = -math.inf
         self._thread: threading.Thread | None = None
 
     # -- from any thread -----------------------------------------------------------------
@@ -83,56 +101,39 @@ class Engine:
 
     def submit(self, jobs: Seq[Job]) -> None:
         """Queue the choices of one request.  Raises Overloaded or ShuttingDown at once."""
-        group = Group(jobs, self._clock())
-        with self._lock:
-            if self._closing_at is not None:
-                raise ShuttingDown("the server is shutting down and takes no new requests")
-            if self._n_requests >= self._max_requests:
-                raise self._overloaded()
-            self._n_requests += 1
-            for job in jobs:
-                job.ticket.bind(self._wake)
-            # Inside the lock: a closing engine must find it in the inbox or not at all.
-            self._inbox.put(group)
+        self._intake.submit(jobs)
 
-    def _overloaded(self) -> Overloaded:
-        n_waiting = self._n_requests - self.backend.n_seq
-        wait_s = max(1.0, self._request_s * (n_waiting + 1) / self.backend.n_seq)
-        return Overloaded(
-            f"the queue is full: {self.backend.n_seq} requests run and {n_waiting} wait "
-            "(--max-queue); try again later",
-            retry_after_s=wait_s,
-        )
-
-    def _wake(self) -> None:
-        self._inbox.put(None)
+    def wake(self) -> None:
+        """Let the engine thread look around: something outside has changed."""
+        self._intake.wake()
 
     def gauges(self) -> Gauges:
         """A consistent enough view for display; nothing is locked."""
         n_running = sum(1 for g in list(self._groups) if g.n_running)
-        return Gauges(n_running, self._n_requests - n_running, self.kv.n_active, self.backend.n_seq)
+        n_queued = self._intake.n_requests - n_running
+        return Gauges(n_running, n_queued, self.kv.n_active, self._n_parallel)
+
+    def cache_facts(self) -> dict[str, object]:
+        """What the KV cache holds, as of a moment ago."""
+        return self._facts
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is in the inbox."""
-        return not self._groups and self._inbox.empty()
+        return not self._groups and self._intake.is_empty
 
     def close(self, grace_s: float = 0.0) -> None:
         """Refuse new work, give what is here grace_s seconds, fail the rest, end the thread."""
-        with self._lock:
-            if self._closing_at is None:
-                self._closing_at = self._clock() + grace_s
-            else:
-                self._closing_at = min(self._closing_at, self._clock() + grace_s)
-        self._wake()
+        self._intake.close(grace_s)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     # -- the thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._publish()
         while not self._is_done():
-            self.take_inbox(block=not self._groups)
+            self.take_inbox(self._wait_s())
             try:
                 self.step()
             except Exception:
@@ -140,60 +141,142 @@ class Engine:
                 self._fail_all(EngineFailed("the engine broke while running this request"))
                 self.kv.forget_idle()
             self.deliver()
+            self._publish()
+        self.kv.close(_SAVE_S)
+
+    def _wait_s(self) -> float | None:
+        """How long the inbox may be waited for: None is for ever."""
+        if self._groups:
+            return POLL_S if self._is_stalled else 0.0
+        return self._chores.wait_s(self._clock())
+
+    def _publish(self) -> None:
+        now = self._clock()
+        if now >= self._facts_at + _FACTS_S or not self._groups:
+            self._facts, self._facts_at = self.kv.facts(), now
 
     def _is_done(self) -> bool:
-        if self._closing_at is None:
-            return False
-        if self._groups and self._clock() >= self._closing_at:
+        if self._groups and self._intake.is_overdue:
             self._fail_all(ShuttingDown("the server shut down before this request was finished"))
             self.deliver()
-        with self._lock:
-            return self.is_idle
+        return not self._groups and self._intake.is_done()
 
-    def take_inbox(self, *, block: bool) -> None:
-        """Move submitted groups to the waiting list; wait for the first if there is no work."""
-        try:
-            group = self._inbox.get(block=block)
-            while True:
-                if group is not None:
-                    self._groups.append(group)
-                group = self._inbox.get(block=False)
-        except Empty:
-            pass
+    def take_inbox(self, wait_s: float | None) -> None:
+        """Move submitted requests to the waiting list; wait so long for the first."""
+        self._groups += self._intake.take(wait_s)
 
     def step(self) -> None:
         """One step over everything live; `deliver` then sends what is in the outbox."""
         started = self._clock()
+        if self._groups:
+            self._chores.stop()
+            self.kv.elastic.poll()
+        else:
+            self._chores.run(started)
         self._drop_cancelled()
         self._admit(started)
-        live, n_batch = self.kv.live(), self.backend.n_batch
+        live = self.kv.live()
         if live:
             for sequence in live:
-                if sequence.source is not None:
-                    self._guarded(sequence, self.kv.resolve)
+                if sequence.waits_for is not None:
+                    self._guarded(sequence, lambda s: self.kv.settle(s, started))
+            self._shift()
             self.kv.compact()
-            n_prefill = min(FIRST_STEP_TOKENS, n_batch) if self._was_idle else n_batch
-            self._run_plan(plan(self.kv.live(), n_prefill, self.cost, self._step_s))
+            self._batches.run(self._plan(*self._find_room()), self)
             self.counters.n_steps += 1
         self._was_idle = not self._groups
         self.counters.step_s += self._clock() - started
+
+    def _plan(self, live: Seq[Sequence], room: Room) -> Plan:
+        n_prefill = self.backend.n_batch
+        if self._was_idle:
+            n_prefill = min(FIRST_STEP_TOKENS, n_prefill)
+        n_others = sum(1 for s in live if s.is_decoding or s.job.is_solo)
+        n_prefill = min(n_prefill, room.n_free - n_others)
+        steps = plan(live, n_prefill, self.cost, self._step_s, room.n_limit)
+        if len(steps.decoding) > room.n_free:
+            # More cells are on their way; until then the oldest go on.
+            steps.decoding.sort(key=lambda chunk: chunk[0].order)
+            steps.decoding = sorted(
+                steps.decoding[: room.n_free], key=lambda chunk: self.kv.seq_id(chunk[0])
+            )
+        self._is_stalled = not (steps.decoding or steps.prefilling or steps.solo)
+        return steps
+
+    def _find_room(self) -> tuple[list[Sequence], Room]:
+        """Cells for a step; whoever is youngest gives way when there are none."""
+        while True:
+            live = self.kv.live()
+            room = self._budget.room(live)
+            if self.kv.elastic.is_resizing:
+                return live, room
+            if not room.is_short:
+                self._fail_stuck([s for s in live if s.n_computed >= room.n_limit], room)
+                return self.kv.live(), room
+            if not self.give_way():
+                self._fail_stuck(live, room)
+                return self.kv.live(), room
+
+    def _fail_stuck(self, live: Seq[Sequence], room: Room) -> None:
+        """End what has filled its cells when there is no memory for more."""
+        if self.kv.elastic.can_grow:
+            return
+        for sequence in live:
+            if room.n_free <= 0 or sequence.n_computed >= room.n_limit:
+                self.fail(sequence, EngineFailed("the machine has no memory for more KV cells"))
+
+    def give_way(self) -> bool:
+        """Take the cells of the youngest; False when there is but one."""
+        youngest = self._budget.youngest(self.kv.live())
+        if youngest is not None:
+            self._preempt(youngest)
+        return youngest is not None
+
+    def _preempt(self, sequence: Sequence) -> None:
+        _log.info(
+            "KV cells ran out: a request of %d tokens gives way and comes back",
+            len(sequence.tokens),
+        )
+        self._guarded(sequence, self.kv.preempt)
+        if not sequence.is_ended:
+            self._preempted.append(sequence)
+            self._preempted.sort(key=lambda s: s.order)
+
+    def _shift(self) -> None:
+        """Where asked for, sequences that have filled their window drop their oldest tokens."""
+        if self._n_ctx is None:
+            return
+        for sequence in self.kv.live():
+            if sequence.is_decoding and len(sequence.tokens) > self._n_ctx:
+                self._guarded(sequence, self._shift_one)
+
+    def _shift_one(self, sequence: Sequence) -> None:
+        assert self._n_ctx is not None
+        n_keep = min(sequence.job.n_keep, self._n_ctx // 2)
+        if not self.kv.shift(sequence, n_keep, (self._n_ctx - n_keep) // 2):
+            self._finish(sequence, "length", self._clock())
 
     def _drop_cancelled(self) -> None:
         for group in self._groups[:]:
             for sequence in [s for s in group.waiting if s.job.ticket.is_cancelled]:
                 group.waiting.remove(sequence)
                 self._close_choice(sequence, _CANCELLED)
-        for sequence in self.kv.live():
+        for sequence in (*self.kv.live(), *self._preempted):
             if sequence.job.ticket.is_cancelled:
                 self._end(sequence, _CANCELLED)
 
     def _admit(self, now: float) -> None:
-        while self.kv.has_room:
+        """Let in who was preempted, oldest first; then who waits, unless somebody still is."""
+        while self._preempted and self._budget.can_admit(self._preempted[0]):
+            self._guarded(self._preempted.pop(0), lambda s: self.kv.admit(s, now))
+        while not self._preempted:
             waiting = [g for g in self._groups if g.waiting]
             if not waiting:
                 return
             # A request with many choices must not keep the others out.
             group = min(waiting, key=lambda g: g.n_running)
+            if not self._budget.can_admit(group.waiting[-1]):
+                return
             sequence = group.waiting.pop()
             group.n_running += 1
             sequence.admitted_at = now
@@ -202,102 +285,18 @@ class Engine:
     def _open(self, sequence: Sequence) -> None:
         job = sequence.job
         sequence.sampler = self.backend.open_sampler(job.sampling, job.seed, job.prompt)
-        self.kv.admit(sequence)
+        self.kv.admit(sequence, sequence.admitted_at)
 
     def _guarded(self, sequence: Sequence, action: Callable[[Sequence], object]) -> None:
         """Run one sequence's part of a stage; what it raises ends that sequence only."""
         try:
             action(sequence)
         except Exception as error:
-            self._fail(sequence, error)
+            self.fail(sequence, error)
 
-    # -- computing -----------------------------------------------------------------------
+    # -- what batches bring (batches.Outcome) --------------------------------------------
 
-    def _run_plan(self, steps: Plan) -> None:
-        """Decoding rows first, then prefill, then solo sequences, one batch each.
-
-        Decoding and prefill apart: in one batch libllama would cut the first token off
-        every prompt chunk, which puts it on the slow path.
-        """
-        if steps.decoding:
-            self._compute(steps.decoding)
-        if steps.decoding and (steps.prefilling or steps.solo):
-            # What is known must not wait for the prompts.
-            self.deliver()
-        if steps.prefilling:
-            self._compute(steps.prefilling)
-        if steps.solo:
-            self.backend.set_threads(self._n_threads)
-            for chunk in steps.solo:
-                self._compute([chunk])
-            self.backend.set_threads(self._tuner.n_threads)
-
-    def _compute(self, chunks: Seq[Chunk]) -> None:
-        """Decode and sample the chunks; on failure find the culprit and go on without it."""
-        rows, asking = self._rows(chunks)
-        started = self._clock()
-        try:
-            self.backend.decode(rows)
-            samplers = [s.sampler for s in asking if s.sampler is not None]
-            picks = self.backend.sample(samplers) if samplers else []
-        except Exception as error:
-            self._isolate(chunks, error)
-            return
-        now = self._clock()
-        self.counters.backend_s += now - started
-        self._learn(chunks, now - started)
-        for sequence, n in chunks:
-            sequence.n_computed += n
-        for sequence, pick in zip(asking, picks, strict=True):
-            # As _guarded, written out: a call for every token costs a sixth of the engine's time.
-            try:
-                self._accept(sequence, pick, now)
-            except Exception as error:
-                self._fail(sequence, error)
-
-    def _rows(self, chunks: Seq[Chunk]) -> tuple[list[Row], list[Sequence]]:
-        """The batch, and the sequences whose last token's logits it asks for."""
-        rows: list[Row] = []
-        asking: list[Sequence] = []
-        for sequence, n in chunks:
-            at = sequence.n_computed
-            tokens = sequence.tokens[at : at + n]
-            is_last = at + n == len(sequence.tokens)
-            if is_last:
-                asking.append(sequence)
-            rows.append((self.kv.seq_id(sequence), at, tokens, is_last))
-        return rows, asking
-
-    def _isolate(self, chunks: Seq[Chunk], error: Exception) -> None:
-        """Undo a failed batch and run its halves; a chunk that fails alone is the culprit."""
-        self.counters.n_decode_failures += 1
-        for sequence, _ in chunks:
-            self._guarded(sequence, self.kv.cut_back)
-        alive = [(s, min(n, s.n_todo)) for s, n in chunks if not s.is_ended]
-        if len(chunks) == 1:
-            for sequence, _ in alive:
-                self._fail(sequence, error)
-            return
-        middle = (len(alive) + 1) // 2
-        for half in (alive[:middle], alive[middle:]):
-            if half:
-                self._compute(half)
-
-    def _learn(self, chunks: Seq[Chunk], seconds: float) -> None:
-        first = chunks[0][0]
-        if first.is_decoding:
-            self.cost.observe_decode(len(chunks), seconds)
-            if len(chunks) == 1 and not first.job.is_solo and not self._tuner.is_settled:
-                self._tuner.observe(seconds)
-                self.backend.set_threads(self._tuner.n_threads)
-            return
-        n_tokens = sum(n for _, n in chunks)
-        self.counters.n_prompt_computed += n_tokens
-        context = sum((s.n_computed + n / 2) * n for s, n in chunks) / n_tokens
-        is_tiled = all(n >= self.cost.tile for _, n in chunks)
-        self.cost.observe_prefill(n_tokens, context, seconds, is_tiled=is_tiled)
-
-    def _accept(self, sequence: Sequence, pick: int | SampleError, now: float) -> None:
+    def accept(self, sequence: Sequence, pick: int | SampleError, now: float) -> None:
         """One new token of one choice: its text, its end, or its place in the next step."""
         if isinstance(pick, SampleError):
             raise pick
@@ -311,7 +310,7 @@ class Engine:
         job = sequence.job
         text = job.output.feed(pick)
         if text:
-            self._post(job.ticket, Text(text))
+            self._outbox.post(job.ticket, Text(text))
         if job.output.stop is not None:
             self._finish(sequence, "stop", now)
         elif sequence.n_generated >= job.n_max:
@@ -322,9 +321,13 @@ class Engine:
     def _begin(self, sequence: Sequence, now: float) -> None:
         sequence.first_at = now
         self.counters.n_prompt_cached += sequence.n_cached
-        self._post(sequence.job.ticket, Started(sequence.n_prompt, sequence.n_cached))
+        self._outbox.post(sequence.job.ticket, Started(sequence.n_prompt, sequence.n_cached))
         if sequence.job.prefix:
-            self._post(sequence.job.ticket, Text(sequence.job.prefix))
+            self._outbox.post(sequence.job.ticket, Text(sequence.job.prefix))
+
+    def deliver(self) -> None:
+        """All events so far, one call per sink."""
+        self._outbox.deliver()
 
     # -- ending --------------------------------------------------------------------------
 
@@ -332,13 +335,13 @@ class Engine:
         output = sequence.job.output
         tail = output.flush()
         if tail:
-            self._post(sequence.job.ticket, Text(tail))
+            self._outbox.post(sequence.job.ticket, Text(tail))
         if output.stop is not None:
             reason = "stop"
         finished = Finished(reason, sequence.usage(), sequence.timings(now), output.stop)
         self._end(sequence, finished)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
+    def fail(self, sequence: Sequence, error: Exception) -> None:
         if not isinstance(error, PonytailError):
             _log.error("a request failed", exc_info=error)
             error = EngineFailed("the engine could not go on with this request")
@@ -350,6 +353,9 @@ class Engine:
         sequence.group.n_running -= 1
         if self.kv.holds(sequence):
             self.kv.release(sequence, self._clock())
+        elif sequence in self._preempted:
+            self._preempted.remove(sequence)
+        self.kv.forget(sequence)
         if sequence.sampler is not None:
             sequence.sampler.close()
             sequence.sampler = None
@@ -357,43 +363,18 @@ class Engine:
 
     def _close_choice(self, sequence: Sequence, event: Finished | Failed) -> None:
         sequence.is_ended = True
-        self._post(sequence.job.ticket, event)
+        self._outbox.post(sequence.job.ticket, event)
         group = sequence.group
         group.n_open -= 1
         if group.n_open == 0:
             self._groups.remove(group)
-            spent = self._clock() - sequence.admitted_at
-            with self._lock:
-                self._n_requests -= 1
-                self._request_s += 0.2 * (spent - self._request_s)
+            self._intake.finished(self._clock() - sequence.admitted_at)
 
     def _fail_all(self, error: PonytailError) -> None:
-        self.take_inbox(block=False)
+        self.take_inbox(0.0)
         for group in self._groups[:]:
             for sequence in group.waiting:
                 self._close_choice(sequence, Failed(error))
             group.waiting.clear()
-        for sequence in self.kv.live():
+        for sequence in (*self.kv.live(), *self._preempted):
             self._end(sequence, Failed(error))
-
-    # -- delivery ------------------------------------------------------------------------
-
-    def _post(self, ticket: Ticket, event: Event) -> None:
-        sink = ticket.sink
-        entry = self._outbox.get(id(sink))
-        if entry is None:
-            entry = self._outbox[id(sink)] = (sink, [])
-        entry[1].append((ticket, event))
-
-    def deliver(self) -> None:
-        """All events of a step, one call per sink."""
-        if not self._outbox:
-            return
-        outbox, self._outbox = self._outbox, {}
-        for sink, mail in outbox.values():
-            try:
-                sink.deliver(mail)
-            except Exception:
-                _log.exception("a reader is gone; its requests are cancelled")
-                for ticket, _ in mail:
-                    ticket.cancel()

@@ -1,269 +1,426 @@
-"""What is in the KV cells: which sequence id holds which tokens, and for whom.
+"""The KV cache: what is held, for whom, and where a newcomer's prefix comes from.
 
-Owns the slots (one per sequence id of the backend), prefix reuse between them and
-the rule that active slots lie side by side.  Must not know scheduling, sampling or
-text.  Engine thread only.
-
-A slot without an owner keeps the tokens it computed last: that is the prefix cache.
-Active slots must have consecutive ids because libllama cuts a batch into one more
-micro-batch at every hole (16 rows: 34 ms in order, 49 ms with one hole).
+Owns admission to the cells, the search for the longest prefix over all tiers, release,
+preemption and growth.  The cells themselves are SharedCells' or SplitCells'.  Must not
+know scheduling, sampling or text.  Engine thread only.
 """
 
 from __future__ import annotations
 
-from array import array
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, assert_never
 
-from ponytail.engine.backend import Backend
+import msgspec
+
+from ponytail.engine.backend import Backend, State
+from ponytail.engine.disk_tier import DiskEntry, DiskTier
+from ponytail.engine.elastic import Elastic
+from ponytail.engine.prefix_search import NOTHING, PrefixSearch
+from ponytail.engine.prefix_tree import PrefixTree, common_prefix
 from ponytail.engine.sequence import Sequence
+from ponytail.engine.shared_cells import SharedCells
+from ponytail.engine.slots import Kind, Slot, Slots, Tree, TreeNode, TreeNode
+from ponytail.engine.split_cells import SplitCells
+from ponytail.engine.stats import CacheCounters
+from ponytail.engine.tiers import MIN_TOKENS, RamEntry, Tiers
+from ponytail.engine.waits import ForCells, ForLoad, ForPrefix
+from ponytail.errors import DecodeError
 
-# A shorter common prefix is computed as fast as it is copied.
-MIN_FORK = 16
-# Cells moved per step by `compact`: about 80 ms at the measured 5 us a token.
-MAX_MOVED_TOKENS = 16_384
-_COMPARE_BLOCK = 256
-
-
-class Slot:
-    """One sequence id.  `tokens` is what an idle slot has in its cells."""
-
-    __slots__ = ("owner", "seq_id", "tokens", "used_at")
-
-    def __init__(self, seq_id: int) -> None:
-        self.seq_id = seq_id
-        self.tokens = array("i")
-        self.owner: Sequence | None = None
-        self.used_at = 0.0
+_log = logging.getLogger("ponytail.engine")
 
 
 class KV:
-    """Slots over one backend.  `slots[i]` is sequence id i, always."""
+    """The cache over one backend.  `n_max_cells` bounds growth, in the sense of `n_cells`."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.slots = [Slot(i) for i in range(backend.n_seq)]
-        self._slot_of: dict[int, Slot] = {}
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        n_max_cells: int = 0,
+        ram_bytes: int = 0,
+        disk: DiskTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.backend = self._backend = backend
+        self.tree: Tree = PrefixTree(len(Kind))
+        self.slots = Slots(backend, self.tree)
+        self.cells: SharedCells | SplitCells = (
+            SharedCells(self.slots, self._demote)
+            if backend.is_shared
+            else SplitCells(self.slots, self._demote)
+        )
+        self.tiers = Tiers(self.tree, ram_bytes, disk, backend.can_cut)
+        self.elastic = Elastic(backend, n_max_cells, self.cells.spans, clock)
+        self._search = PrefixSearch(
+            self.tree,
+            can_cut=backend.can_cut,
+            is_shared=backend.is_shared,
+            min_prefix=self.cells.min_prefix,
+        )
+        self.counters = CacheCounters()
         self._n_admitted = 0
-        self._is_scattered = False
 
     @property
     def n_active(self) -> int:
-        return len(self._slot_of)
-
-    @property
-    def has_room(self) -> bool:
-        return len(self._slot_of) < len(self.slots)
+        return len(self.slots)
 
     def live(self) -> list[Sequence]:
-        """Owners in ascending order of sequence id."""
-        return [slot.owner for slot in self.slots if slot.owner is not None]
+        """Sequences with cells, in ascending order of sequence id."""
+        return self.slots.live()
 
     def holds(self, sequence: Sequence) -> bool:
-        return id(sequence) in self._slot_of
+        return self.slots.of(sequence) is not None
 
     def seq_id(self, sequence: Sequence) -> int:
-        return self._slot_of[id(sequence)].seq_id
+        return self._slot(sequence).seq_id
 
-    # -- admission and release -----------------------------------------------------------
+    def _slot(self, sequence: Sequence) -> Slot:
+        slot = self.slots.of(sequence)
+        assert slot is not None, "the sequence has no slot"
+        return slot
 
-    def admit(self, sequence: Sequence) -> None:
-        """Give the sequence a slot, with the longest prefix that some slot has or will have."""
-        self._n_admitted += 1
-        sequence.order = self._n_admitted
-        if sequence.job.is_solo:
-            self._take(self._spare_slot(None), sequence)
-            self._start_at(sequence, 0)
-            return
-        idle, n_idle = self._best_idle(sequence)
-        source, n_source = self._best_live(sequence)
-        if idle is not None and n_idle >= n_source and self._may_take(idle, n_idle):
-            self._take(idle, sequence)
-            self._start_at(sequence, n_idle)
-            return
-        target = self._spare_slot(idle)
-        if idle is not None and n_idle > n_source and target is not idle:
-            self._take(target, sequence)
-            self._fork(idle.seq_id, sequence, n_idle)
-            return
-        self._take(target, sequence)
-        self._start_at(sequence, 0)
-        if source is not None:
-            sequence.source, sequence.n_awaited = source, n_source
-            self.resolve(sequence)
+    # -- admission -----------------------------------------------------------------------
 
-    def resolve(self, sequence: Sequence) -> None:
-        """Copy the awaited prefix if it is computed by now; look again if its owner is gone."""
-        source = sequence.source
-        if source is None:
-            return
-        if source.is_ended:
-            self._look_again(sequence)
-        elif source.n_computed >= sequence.n_awaited:
-            sequence.source = None
-            self._fork(self.seq_id(source), sequence, sequence.n_awaited)
+    def admit(self, sequence: Sequence, now: float) -> None:
+        """Give the sequence a slot, with the longest prefix that is or will be held somewhere.
 
-    def _look_again(self, sequence: Sequence) -> None:
-        sequence.source = None
-        idle, n_idle = self._best_idle(sequence)
-        source, n_source = self._best_live(sequence)
-        if source is not None and n_source > n_idle:
-            sequence.source, sequence.n_awaited = source, n_source
-            self.resolve(sequence)
-        elif idle is not None and self._backend.can_cut:
-            self._fork(idle.seq_id, sequence, n_idle)
+        A preempted one gets the cells back that it had, if they were kept.
+        """
+        if not sequence.order:
+            self._n_admitted += 1
+            sequence.order = self._n_admitted
+        self.tiers.refresh()
+        found = NOTHING if self._is_alone(sequence) else self._search.find(sequence, now)
+        source = found.entry if found.kind is Kind.IDLE else None
+        slot = self.cells.pick(source, found.n_tokens)
+        self.slots.bind(slot, sequence)
+        is_in_place = slot is source and self._backend.cut(slot.seq_id, found.n_tokens)
+        if not is_in_place:
+            self._backend.cut(slot.seq_id, 0)
+        if not sequence.is_private:
+            # Without the last token: everybody computes that for its logits, so none share it.
+            self.slots.announce(slot, len(sequence.tokens) - 1)
+        if is_in_place:
+            sequence.n_computed = found.n_tokens
+            self._count_hit(sequence, found.n_tokens, Kind.IDLE)
+        else:
+            self._fill(sequence, now)
+
+    def settle(self, sequence: Sequence, now: float) -> None:
+        """Look again for a prefix if what the sequence waits for is over."""
+        wait = sequence.waits_for
+        if wait is None or not wait.is_over:
+            return
+        sequence.waits_for = None
+        if isinstance(wait, ForLoad):
+            self._take_loaded(sequence, wait, now)
+        self._fill(sequence, now)
+
+    def _is_alone(self, sequence: Sequence) -> bool:
+        """Takes nothing from others; where nothing is shared, also what comes back whole."""
+        is_whole = sequence.parked is not None and not self._backend.is_shared
+        return sequence.is_private or is_whole
+
+    def _fill(self, sequence: Sequence, now: float) -> None:
+        """Take the longest prefix there is, or wait for one that is about to be."""
+        if not self._is_alone(sequence):
+            while sequence.waits_for is None and self._take(sequence, now):
+                pass
+        if sequence.waits_for is None and sequence.parked is not None:
+            self._take_parked(sequence, now)
+
+    def _take(self, sequence: Sequence, now: float) -> bool:
+        """One step towards the longest prefix; False when there is nothing more to take."""
+        found = self._search.find(sequence, now)
+        entry = found.entry
+        if found.n_tokens <= sequence.n_computed:
+            return False
+        match found.kind:
+            case Kind.IDLE | Kind.LIVE:
+                owner = entry.owner
+                if owner is not None and owner.n_computed < found.n_tokens:
+                    sequence.waits_for = ForPrefix(self.slots, owner, found.n_tokens)
+                    return False
+                self.cells.give(entry, self._slot(sequence), found.n_tokens)
+                sequence.n_computed = found.n_tokens
+                self._count_hit(sequence, found.n_tokens, found.kind)
+                return True
+            case Kind.RAM:
+                if sequence.parked is None:
+                    return self._take_from_ram(sequence, entry, found.n_tokens)
+            case Kind.DISK:
+                load = None if sequence.parked is not None else self.tiers.load(entry)
+                if load is not None:
+                    sequence.waits_for = ForLoad(load, entry)
+            case _ as never:
+                assert_never(never)
+        return False
+
+    def _take_parked(self, sequence: Sequence, now: float) -> None:
+        """The cells that a preempted sequence had."""
+        state, n_state = sequence.parked, sequence.n_parked
+        self.forget(sequence)
+        if n_state > sequence.n_computed and not self._restore(sequence, state, n_state):
+            self._fill(sequence, now)
+
+    def _take_from_ram(self, sequence: Sequence, entry: RamEntry, n_tokens: int) -> bool:
+        n_state = self.tree.entries(Kind.RAM)[entry].end
+        n_wanted = n_state if not self._backend.is_shared else self.cells.n_used + n_state
+        if n_state > self._backend.n_cells and self.elastic.can_grow:
+            self.elastic.want(n_wanted)
+            sequence.waits_for = ForCells(self._backend, self.elastic, n_state)
+            return False
+        if self._restore(sequence, entry.state, n_state, n_tokens):
+            self._count_hit(sequence, n_tokens, Kind.DISK if entry.is_from_disk else Kind.RAM)
+            entry.is_from_disk = False
+            return False
+        # Not found again: what does not work once would be tried for ever.
+        self.tiers.drop(entry)
+        return True
+
+    def _restore(
+        self, sequence: Sequence, state: Any, n_state: int, n_tokens: int | None = None
+    ) -> bool:
+        """Write a state of n_state tokens behind what the sequence shares; keep n_tokens of it.
+
+        False when that fails; the sequence may then have lost what it shared, too.
+        """
+        slot = self._slot(sequence)
+        n_tokens = n_state if n_tokens is None else n_tokens
+        keep = sequence.n_computed if self._backend.is_shared else 0
+        if self._backend.is_shared and self.cells.make_room(n_state) < n_state:
+            return False
+        try:
+            self._backend.write_state(slot.seq_id, state, keep)
+        except DecodeError as error:
+            # Nothing is there now, the shared part neither.
+            _log.info("a kept prefix is computed again: %s", error)
+            self._lose(sequence, slot)
+            return False
+        if n_tokens < n_state and not self._backend.cut(slot.seq_id, n_tokens):
+            self._lose(sequence, slot)
+            return False
+        self.cells.added(n_tokens - keep)
+        sequence.n_computed = n_tokens
+        return True
+
+    def _lose(self, sequence: Sequence, slot: Slot) -> None:
+        """The slot is empty in fact: the sequence starts from nothing."""
+        self.cells.lost(slot)
+        self._backend.cut(slot.seq_id, 0)
+        sequence.n_computed = 0
+
+    def _take_loaded(self, sequence: Sequence, wait: ForLoad, now: float) -> None:
+        """Put what was read from disk into RAM, where the search finds it, or into the cells."""
+        node = self.tree.entries(Kind.DISK).get(wait.entry)
+        state = wait.load.state
+        if state is None:
+            self.tiers.forget(wait.entry)
+        elif node is not None and self.tiers.wants(node, memoryview(state).nbytes):
+            self.tree.touch(node, now)
+            self.tiers.put(node, state, is_from_disk=True)
+        else:
+            n_state = len(wait.entry.tokens)
+            n = min(common_prefix(wait.entry.tokens, sequence.tokens), len(sequence.tokens) - 1)
+            if n_state <= self._backend.n_cells and (n == n_state or self._backend.can_cut):
+                if self._restore(sequence, state, n_state, n):
+                    self._count_hit(sequence, n, Kind.DISK)
+
+    def _count_hit(self, sequence: Sequence, n_tokens: int, kind: Kind) -> None:
+        """A client is told of prefixes it did not pay for, not of its own cells coming back."""
+        if sequence.n_preempted:
+            return
+        n_more, sequence.n_cached = n_tokens - sequence.n_cached, n_tokens
+        match kind:
+            case Kind.IDLE | Kind.LIVE:
+                self.counters.hit_cells_tokens += n_more
+            case Kind.RAM:
+                self.counters.hit_ram_tokens += n_more
+            case Kind.DISK:
+                self.counters.hit_disk_tokens += n_more
+            case _ as never:
+                assert_never(never)
+
+    # -- leaving -------------------------------------------------------------------------
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """Take the slot back; its computed tokens stay as a cached prefix."""
-        slot = self._slot_of.pop(id(sequence))
-        slot.owner = None
-        slot.tokens = sequence.tokens[: sequence.n_computed]
-        slot.used_at = now
-        self._is_scattered = True
+        """Take the slot back; what was computed stays as a cached prefix."""
+        slot = self._slot(sequence)
+        if sequence.n_shifted or not sequence.n_computed:
+            self.cells.discard(slot)
+            return
+        self.cells.keep(slot, sequence.tokens[: sequence.n_computed])
+        if slot.node is not None:
+            self.tree.touch(slot.node, now)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take the slot from a sequence that will go on later; its state is kept where it fits."""
+        slot = self._slot(sequence)
+        sequence.n_preempted += 1
+        sequence.waits_for = None
+        self.counters.preemptions += 1
+        if sequence.parked is None and sequence.n_computed >= MIN_TOKENS:
+            sequence.parked, sequence.n_parked = self._park(slot), sequence.n_computed
+        if sequence.parked is None:
+            self.counters.recomputed += 1
+        self.cells.discard(slot)
+        sequence.n_computed = 0
+
+    def _park(self, slot: Slot) -> State | None:
+        n_bytes = self._backend.state_bytes(slot.seq_id)
+        if not self.tiers.park(n_bytes):
+            return None
+        state = self._read_state(slot)
+        if state is None:
+            self.tiers.unpark(n_bytes)
+        return state
+
+    def _read_state(self, slot: Slot) -> State | None:
+        """None when it cannot be had: a cache that is lost costs time, not a request."""
+        try:
+            return self._backend.read_state(slot.seq_id)
+        except (DecodeError, MemoryError) as error:
+            _log.warning("a cached prefix could not be read: %s", error)
+            return None
+
+    def forget(self, sequence: Sequence) -> None:
+        """What was kept of a preempted sequence is not needed any more."""
+        if sequence.parked is not None:
+            self.tiers.unpark(memoryview(sequence.parked).nbytes)
+            sequence.parked = None
 
     def forget_idle(self) -> None:
         """Empty all idle slots: after a broken step nobody knows what their cells hold."""
-        for slot in self.slots:
-            if slot.owner is None:
-                self._backend.cut(slot.seq_id, 0)
-                slot.tokens = array("i")
+        for slot in self.slots.all:
+            if slot.is_idle:
+                self.cells.empty(slot)
 
     def cut_back(self, sequence: Sequence) -> None:
         """Drop cells beyond what counts as computed, after a failed batch."""
-        if not self._backend.cut(self.seq_id(sequence), sequence.n_computed):
-            sequence.n_computed = 0
+        slot = self._slot(sequence)
+        if not self._backend.cut(slot.seq_id, sequence.n_computed):
+            self._lose(sequence, slot)
 
-    # -- choosing a slot -----------------------------------------------------------------
+    def mark(self, sequence: Sequence) -> None:
+        """Keep the state at this point of a prompt, where a prefix cannot be cut later."""
+        node = self.tree.insert(sequence.tokens[: sequence.n_computed])
+        self.tree.lock(node)
+        self._store(self._slot(sequence), node)
+        self.tree.unlock(node)
 
-    def _best_idle(self, sequence: Sequence) -> tuple[Slot | None, int]:
-        best: Slot | None = None
-        n_best = MIN_FORK - 1
-        for slot in self.slots:
-            if slot.owner is None and slot.tokens:
-                n = self._usable(slot.tokens, sequence)
-                # On a tie the slot with less to lose.
-                if n > n_best or (best and n == n_best and len(slot.tokens) < len(best.tokens)):
-                    best, n_best = slot, n
-        return best, n_best if best else 0
+    def _demote(self, slot: Slot) -> None:
+        """A cached prefix is about to leave the cells: keep it in RAM where that is worth it."""
+        node = slot.node
+        self.counters.evictions += 1
+        if node is not None and not self.tiers.is_off:
+            self._store(slot, node)
 
-    def _best_live(self, sequence: Sequence) -> tuple[Sequence | None, int]:
-        best: Sequence | None = None
-        n_best = MIN_FORK - 1
-        if not self._backend.can_cut:
-            return None, 0
-        for slot in self.slots:
-            owner = slot.owner
-            # Only on earlier ones, so that nobody waits in a circle.
-            if owner is not None and owner.order < sequence.order:
-                n = self._usable(owner.tokens, sequence)
-                if n > n_best:
-                    best, n_best = owner, n
-        return best, n_best if best else 0
+    def _store(self, slot: Slot, node: TreeNode) -> None:
+        if self.tiers.wants(node, self._backend.state_bytes(slot.seq_id)):
+            state = self._read_state(slot)
+            if state is not None:
+                self.tiers.put(node, state)
 
-    def _usable(self, tokens: array[int], sequence: Sequence) -> int:
-        """Common tokens; the last of the sequence is always computed, for its logits."""
-        n = min(common_prefix(tokens, sequence.tokens), len(sequence.tokens) - 1)
-        return n if self._backend.can_cut or n == len(tokens) else 0
-
-    def _may_take(self, slot: Slot, n_common: int) -> bool:
-        """In place, unless that throws a long cached prefix away while another slot is spare."""
-        if not self._backend.can_cut:
-            return True
-        return 2 * n_common >= len(slot.tokens) or self._spare_slot(slot) is slot
-
-    def _spare_slot(self, keep: Slot | None) -> Slot:
-        """The idle slot that is cheapest to lose; `keep` only if it is the last."""
-        idle = [s for s in self.slots if s.owner is None]
-        others = [s for s in idle if s is not keep] or idle
-        low, high = self._active_range()
-        return min(
-            others,
-            key=lambda s: (
-                len(s.tokens) > 0,
-                s.used_at,
-                not low - 1 <= s.seq_id <= high + 1,
-                s.seq_id,
-            ),
-        )
-
-    def _active_range(self) -> tuple[int, int]:
-        ids = [slot.seq_id for slot in self._slot_of.values()]
-        return (min(ids), max(ids)) if ids else (0, 0)
-
-    # -- cells ---------------------------------------------------------------------------
-
-    def _take(self, slot: Slot, sequence: Sequence) -> None:
-        slot.owner = sequence
-        self._slot_of[id(sequence)] = slot
-        self._is_scattered = True
-
-    def _start_at(self, sequence: Sequence, n_tokens: int) -> None:
-        if not self._backend.cut(self.seq_id(sequence), n_tokens):
-            n_tokens = 0
-        sequence.n_computed = sequence.n_cached = n_tokens
-
-    def _fork(self, src: int, sequence: Sequence, n_tokens: int) -> None:
-        self._backend.fork(src, [self.seq_id(sequence)], n_tokens)
-        sequence.n_computed = sequence.n_cached = n_tokens
+    def shift(self, sequence: Sequence, n_keep: int, n_tokens: int) -> bool:
+        """Drop n_tokens behind the first n_keep; False when too little is the sequence's own."""
+        slot = self._slot(sequence)
+        start = max(n_keep, self.cells.n_in_common(slot))
+        if start + n_tokens > sequence.n_computed:
+            return False
+        self._backend.shift(slot.seq_id, start, n_tokens)
+        self.cells.added(-n_tokens)
+        self.slots.withdraw(slot)
+        del sequence.tokens[start : start + n_tokens]
+        sequence.n_computed -= n_tokens
+        sequence.n_shifted += n_tokens
+        # What comes after was computed in other places: only this much is what it seems.
+        self.slots.announce(slot, start)
+        return True
 
     def compact(self) -> None:
-        """Move active sequences side by side; a bounded number of cells per call."""
-        if not self._is_scattered:
-            return
-        n_moved = 0
-        for src, dst in self._moves():
-            if n_moved > MAX_MOVED_TOKENS:
-                return
-            n_moved += self._exchange(self.slots[src], self.slots[dst])
-        self._is_scattered = False
+        """Keep live sequences on ids side by side, where that matters."""
+        self.cells.compact()
 
-    def _moves(self) -> list[tuple[int, int]]:
-        """(active outside, idle inside) of the window of ids that needs the fewest moves."""
-        active = sorted(slot.seq_id for slot in self._slot_of.values())
-        k = len(active)
-        if k == 0 or active[-1] - active[0] + 1 == k:
-            return []
-        starts = range(len(self.slots) - k + 1)
-        start = max(starts, key=lambda w: sum(w <= i < w + k for i in active))
-        outside = [i for i in active if not start <= i < start + k]
-        inside = [i for i in range(start, start + k) if self.slots[i].owner is None]
-        return list(zip(outside, inside, strict=True))
+    # -- while nothing runs --------------------------------------------------------------
 
-    def _exchange(self, a: Slot, b: Slot) -> int:
-        """Swap two slots' contents; the number of tokens moved."""
-        n_a = a.owner.n_computed if a.owner else len(a.tokens)
-        n_b = b.owner.n_computed if b.owner else len(b.tokens)
-        self._backend.swap(a.seq_id, b.seq_id)
-        a.owner, b.owner = b.owner, a.owner
-        a.tokens, b.tokens = b.tokens, a.tokens
-        a.used_at, b.used_at = b.used_at, a.used_at
-        for slot in (a, b):
-            if slot.owner is not None:
-                self._slot_of[id(slot.owner)] = slot
-        return n_a + n_b
+    def save_one(self) -> bool:
+        """Write one prefix to disk that is not there; False when there is none or no room."""
+        self.tiers.refresh()
+        for slot, node in self.tree.entries(Kind.IDLE).items():
+            if self.tiers.is_unsaved(node):
+                state = self._read_state(slot)
+                return state is not None and self.tiers.save(node, state)
+        for entry, node in self.tree.entries(Kind.RAM).items():
+            if self.tiers.is_unsaved(node):
+                return self.tiers.save(node, entry.state)
+        return False
 
-    # -- proof ---------------------------------------------------------------------------
+    @property
+    def can_shrink(self) -> bool:
+        """There are more cells than at the start, and nobody uses them."""
+        return not len(self.slots) and self._backend.n_cells > self.elastic.n_start
+
+    def shrink(self) -> None:
+        """Begin to go back to the cells of the start; what does not fit goes to RAM."""
+        if self.can_shrink and not self.elastic.is_resizing:
+            self.cells.fit(self.elastic.n_start)
+            self.elastic.shrink()
+
+    def reset(self) -> None:
+        """Forget all that is in the cells, and count anew."""
+        self.forget_idle()
+        self.cells.n_used = self.cells.n_used if isinstance(self.cells, SplitCells) else 0
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is cached to disk, as far as the time goes, and end all threads."""
+        self.elastic.close()
+        deadline = time.monotonic() + timeout_s
+        while self.tiers.has_disk and time.monotonic() < deadline:
+            if not self.save_one() and not self.tiers.is_writing:
+                break
+            self.tiers.flush(max(0.0, deadline - time.monotonic()))
+        self.tiers.close(max(0.0, deadline - time.monotonic()))
+
+    # -- display and proof ---------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """What is held where, for display; engine thread."""
+        cells = self.cells
+        n_held = sum(slot.n_held for slot in self.slots.all)
+        n_live = cells.n_live()
+        return {
+            "layout": "shared" if self._backend.is_shared else "split",
+            "cells": {
+                "now": cells.n_cells,
+                "used": cells.n_used,
+                "free": cells.free(),
+                "running": n_live,
+                "cached": cells.n_used - n_live,
+                "saved_by_sharing": n_held - cells.n_used,
+            },
+            "tree": {
+                "nodes": self.tree.n_nodes,
+                "running": len(self.tree.entries(Kind.LIVE)),
+                "cached": len(self.tree.entries(Kind.IDLE)),
+            },
+            "tiers": self.tiers.facts(),
+            "counters": {
+                **msgspec.to_builtins(self.counters),
+                "ram_evictions": self.tiers.n_evicted,
+                "growths": self.elastic.n_growths,
+                "shrinks": self.elastic.n_shrinks,
+            },
+        }
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when the records contradict themselves."""
-        owners = [s for s in self.slots if s.owner is not None]
-        assert len(owners) == len(self._slot_of), "owners and index differ"
-        for slot in owners:
-            owner = slot.owner
-            assert owner is not None
-            assert self._slot_of[id(owner)] is slot, f"slot {slot.seq_id} is indexed elsewhere"
-            assert not owner.is_ended, f"slot {slot.seq_id} belongs to an ended sequence"
-            assert 0 <= owner.n_computed <= len(owner.tokens), "computed more than there is"
-            assert owner.n_computed <= self._backend.n_cells, "more tokens than cells"
-            if owner.source is not None:
-                assert owner.source.order < owner.order, "waits for a later sequence"
-
-
-def common_prefix(a: array[int], b: array[int]) -> int:
-    """Number of leading tokens that are equal."""
-    n = min(len(a), len(b))
-    i = 0
-    while i < n and a[i : i + _COMPARE_BLOCK] == b[i : i + _COMPARE_BLOCK]:
-        i += _COMPARE_BLOCK
-    i = min(i, n)
-    while i < n and a[i] == b[i]:
-        i += 1
-    return i
+        """Raise AssertionError when the records contradict themselves or one another."""
+        self.tree.check_integrity()
+        self.slots.check_integrity()
+        self.cells.check_integrity()
+        self.tiers.check_integrity()
+        for sequence in self.live():
+            wait = sequence.waits_for
+            if isinstance(wait, ForPrefix):
+                assert wait.owner.order < sequence.order, "waits for a later sequence"

@@ -35,6 +35,7 @@ STRETCH = 1.7
 # Tokens of credit an older prompt has over each newer one: little enough that prompts
 # that arrive together advance together.
 _AGE_TOKENS = 4
+_NO_LIMIT = 1 << 62
 
 
 class Plan(msgspec.Struct):
@@ -45,23 +46,34 @@ class Plan(msgspec.Struct):
     solo: list[Chunk]
 
 
-def plan(live: Iterable[Sequence], n_prefill: int, cost: StepCost, step_s: float) -> Plan:
-    """The next step for `live`, in the order of sequence ids, with at most n_prefill tokens."""
+def plan(
+    live: Iterable[Sequence], n_prefill: int, cost: StepCost, step_s: float, n_limit: int = _NO_LIMIT
+) -> Plan:
+    """The next step for `live`, in the order of sequence ids.
+
+    Prompts get at most n_prefill tokens together; no sequence grows beyond n_limit tokens.
+    """
     result = Plan([], [], [])
     waiting: list[Sequence] = []
     is_watched = False
     for sequence in live:
+        if sequence.n_computed >= n_limit or sequence.waits_for is not None:
+            continue
         if sequence.job.is_solo:
-            result.solo.append((sequence, min(SOLO_CHUNK, sequence.n_todo)))
+            n = min(SOLO_CHUNK, sequence.n_next)
+            if sequence.n_computed + n <= n_limit:
+                result.solo.append((sequence, n))
         elif sequence.is_decoding:
             is_watched = is_watched or sequence.job.is_streaming
             result.decoding.append((sequence, 1))
-        elif sequence.source is None:
+        else:
             waiting.append(sequence)
-    if waiting:
+    if waiting and n_prefill > 0:
         left_s = step_s - cost.decode_s(len(result.decoding)) if is_watched else None
         shares = _shares(waiting, n_prefill, cost, left_s)
-        result.prefilling = [(s, shares[id(s)]) for s in waiting if id(s) in shares]
+        result.prefilling = [
+            (s, min(shares[id(s)], n_limit - s.n_computed)) for s in waiting if id(s) in shares
+        ]
     return result
 
 
@@ -95,9 +107,9 @@ def _even(served: Seq[Sequence], n_room: int, tile: int) -> dict[int, int]:
     n_left = len(served)
     for sequence in sorted(served, key=lambda s: s.n_todo):
         share = n_room // n_left
-        if share < sequence.n_todo:
+        if share < sequence.n_next:
             share = share // tile * tile or share
-        shares[id(sequence)] = share = min(share, sequence.n_todo)
+        shares[id(sequence)] = share = min(share, sequence.n_next)
         n_room -= share
         n_left -= 1
     return shares

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from ponytail.engine.backend import Sampler
+from ponytail.engine.backend import Sampler, State
 from ponytail.text.output import Output
 from ponytail.types import Event, Sampling, Timings, Usage
 
@@ -65,6 +65,18 @@ class Job(msgspec.Struct, frozen=True):
     """Computed apart from all others and without their prefixes (`deterministic`)."""
     prefix: str = ""
     """Text sent before the first token (`echo`)."""
+    n_keep: int = 1
+    """Tokens at the start that are never dropped to go on past the window."""
+    marks: tuple[int, ...] = ()
+    """Ascending lengths of the prompt that are worth keeping where a prefix cannot be cut:
+    ends of messages."""
+
+
+class Wait(Protocol):
+    """Something a live sequence waits for; it ends by itself."""
+
+    @property
+    def is_over(self) -> bool: ...
 
 
 class Group:
@@ -83,25 +95,30 @@ class Sequence:
     """The engine's record of one choice.
 
     `tokens` are the prompt and what was generated; the first `n_computed` of them are
-    in the KV cells.  A sequence that waits for `source` is not scheduled until that
-    one has computed the first `n_awaited` tokens, which are then copied.
+    in the KV cells.  While `waits_for` is set the sequence is not scheduled.  A preempted
+    sequence has no slot; its first `n_parked` cells are in `parked`, or there is none and
+    they will be computed again.
     """
 
     __slots__ = (
         "admitted_at",
         "first_at",
         "group",
+        "has_slot",
         "is_ended",
         "job",
-        "n_awaited",
         "n_cached",
         "n_computed",
         "n_generated",
+        "n_parked",
+        "n_preempted",
         "n_prompt",
+        "n_shifted",
         "order",
+        "parked",
         "sampler",
-        "source",
         "tokens",
+        "waits_for",
     )
 
     def __init__(self, job: Job, group: Group) -> None:
@@ -112,18 +129,35 @@ class Sequence:
         self.n_computed = 0
         self.n_cached = 0
         self.n_generated = 0
+        self.n_parked = 0
+        self.n_preempted = 0
+        self.n_shifted = 0
         self.order = 0
-        self.source: Sequence | None = None
-        self.n_awaited = 0
+        self.waits_for: Wait | None = None
+        self.parked: State | None = None
         self.sampler: Sampler | None = None
         self.admitted_at = group.arrived_at
         self.first_at = 0.0
+        self.has_slot = False
         self.is_ended = False
 
     @property
     def n_todo(self) -> int:
         """Tokens not yet in the cells; 1 while decoding."""
         return len(self.tokens) - self.n_computed
+
+    @property
+    def n_next(self) -> int:
+        """Tokens it may compute at once: up to the next mark, or all that is left."""
+        for mark in self.job.marks:
+            if mark > self.n_computed:
+                return mark - self.n_computed
+        return len(self.tokens) - self.n_computed
+
+    @property
+    def is_private(self) -> bool:
+        """Neither gives nor takes prefixes."""
+        return self.job.is_solo or self.n_shifted > 0
 
     @property
     def is_decoding(self) -> bool:

@@ -27,3 +27,14 @@ class Counters(msgspec.Struct):
     n_decode_failures: int = 0
     step_s: float = 0.0
     backend_s: float = 0.0
+
+
+class CacheCounters(msgspec.Struct):
+    """Totals of the KV cache: prompt tokens by where they were found, and what was moved."""
+
+    hit_cells_tokens: int = 0
+    hit_ram_tokens: int = 0
+    hit_disk_tokens: int = 0
+    evictions: int = 0
+    preemptions: int = 0
+    recomputed: int = 0

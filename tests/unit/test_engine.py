@@ -374,8 +374,8 @@ def test_a_broken_step_fails_what_is_live_and_the_engine_serves_on():
     assert driver.recorder.end(broken).error.code == "engine_failed"
     engine.cost.observe_decode = learn  # type: ignore[method-assign]
     # Whatever the broken step left in the cells must not be taken for a prefix.
-    for cells in driver.backend.cells:
-        cells[:] = array("i", [7] * len(cells))
+    for cells in driver.backend.sequences:
+        cells[:] = [[7] for _ in cells]
     ended.clear()
     again = driver.submit(long, n_max=4)
     assert ended.wait(10)
@@ -498,7 +498,7 @@ def test_tokens_do_not_wait_for_the_prompt_computed_after_them():
     for _ in range(3):
         driver.step()
     driver.submit(range(200, 320), n_max=2)
-    driver.engine.take_inbox(block=False)
+    driver.engine.take_inbox(0.0)
     n_seen: list[int] = []
     backend.on_decode = lambda rows: n_seen.append(len(driver.recorder.of(stream)))
     driver.engine.step()
