@@ -324,19 +324,36 @@ class KV:
                 self.tiers.put(node, state)
 
     def shift(self, sequence: Sequence, n_keep: int, n_tokens: int) -> bool:
-        """Drop n_tokens behind the first n_keep; False when too little is the sequence's own."""
+        """Drop about n_tokens behind the first n_keep; False when there is no room to do it."""
         slot = self._slot(sequence)
         start = max(n_keep, self.cells.n_in_common(slot))
-        if start + n_tokens > sequence.n_computed:
-            return False
+        if 4 * start > 3 * sequence.n_computed:
+            # Others hold nearly all of it too, and what is shared cannot be moved.
+            if not self._own(sequence, slot):
+                return False
+            start = n_keep
+        n_tokens = min(n_tokens, (sequence.n_computed - start) // 2)
         self._backend.shift(slot.seq_id, start, n_tokens)
         self.cells.added(-n_tokens)
+        is_alone = slot.node is None
         self.slots.withdraw(slot)
         del sequence.tokens[start : start + n_tokens]
         sequence.n_computed -= n_tokens
         sequence.n_shifted += n_tokens
-        # What comes after was computed in other places: only this much is what it seems.
-        self.slots.announce(slot, start)
+        if not is_alone:
+            # What comes after was computed in other places: only this much is what it seems.
+            self.slots.announce(slot, start)
+        return True
+
+    def _own(self, sequence: Sequence, slot: Slot) -> bool:
+        """Give a sequence cells of its own for what it shares; it is out of the tree then."""
+        n_shared = self.cells.n_in_common(slot)
+        state = self._read_state(slot) if self.cells.make_room(n_shared) >= n_shared else None
+        if state is None:
+            return False
+        self.slots.withdraw(slot)
+        self._backend.write_state(slot.seq_id, state)
+        self.cells.added(n_shared)
         return True
 
     def compact(self) -> None:
