@@ -237,6 +237,10 @@ class LLM:
         """Totals since start."""
         return {**msgspec.to_builtins(self._runtime.engine.counters)}
 
+    def cache(self) -> dict[str, Any]:
+        """What the KV cache holds, as /v1/cache shows it; a quarter of a second old at most."""
+        return self._runtime.engine.cache_facts()
+
     # -- requests to jobs ----------------------------------------------------------------
 
     def _encode_all(self, request: GenerateRequest) -> list[list[int]]:

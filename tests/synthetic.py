@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from ponytail.gguf import inspect as inspect_gguf
 from ponytail.gguf import tables as t
-
-HEAD_DIM = 32  # a whole block of every quantised KV type
+from tests.synthetic_archs import arch_metadata, arch_tensors
 
 SMOLLM2_TEMPLATE = object()
 """Stands for the template of the real file."""
@@ -105,8 +104,8 @@ def write_gguf(
     `template` None leaves the template out.  `overrides` are metadata: None
     removes a key, any other value replaces or adds it (int is UINT32, float
     FLOAT32, sequences are arrays of their first element's type, `typed_value`
-    gives any other).  `arch` is llama or qwen2.  `split_max_tensors` > 0 writes
-    several files.
+    gives any other).  `arch` is one of `synthetic_archs.ARCHS`.  `split_max_tensors`
+    > 0 writes several files.
     """
     vocab = vocabulary()
     metadata = _metadata(vocab, arch, n_ctx, n_layers, n_embd)
@@ -118,7 +117,7 @@ def write_gguf(
     metadata.update(overrides or {})
     writer = _Writer(path, arch, split_max_tensors=split_max_tensors)
     _add_metadata(writer, metadata)
-    _add_tensors(writer, _tensors(arch, len(vocab.tokens), n_layers, n_embd, seed))
+    _add_tensors(writer, arch_tensors(arch, len(vocab.tokens), n_layers, n_embd, seed))
     writer.write_header_to_file(path)
     written = writer.fout is not None and [Path(file.name) for file in writer.fout]
     writer.write_kv_data_to_file()
@@ -130,19 +129,14 @@ def write_gguf(
 def _metadata(
     vocab: Vocabulary, arch: str, n_ctx: int, n_layers: int, n_embd: int
 ) -> dict[str, Any]:
-    n_heads = n_embd // HEAD_DIM
     return {
         "general.name": f"synthetic {arch}",
         "general.file_type": 7,
         f"{arch}.block_count": n_layers,
         f"{arch}.context_length": n_ctx,
         f"{arch}.embedding_length": n_embd,
-        f"{arch}.feed_forward_length": 2 * n_embd,
-        f"{arch}.attention.head_count": n_heads,
-        f"{arch}.attention.head_count_kv": max(n_heads // 2, 1),
         f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
-        f"{arch}.rope.freq_base": 10000.0,
-        f"{arch}.rope.dimension_count": HEAD_DIM,
+        **arch_metadata(arch, n_layers, n_embd),
         f"{arch}.vocab_size": len(vocab.tokens),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
@@ -175,42 +169,6 @@ def _add_metadata(writer: Any, metadata: Mapping[str, Any]) -> None:
 def typed_value(value: Any, value_type: Any) -> Any:
     """A metadata value of exactly this type, to use in `overrides`."""
     return gguf.gguf_writer.GGUFValue(value, value_type)
-
-
-def _q8_rows(rng: np.random.Generator, n_rows: int, n_columns: int) -> NDArray[np.uint8]:
-    """Random Q8_0 blocks: a half-precision scale and 32 signed bytes; variance 1/n_columns."""
-    blocks = rng.integers(0, 256, (n_rows * n_columns // 32, 34), dtype=np.uint8)
-    scale = np.float16(1 / (74 * n_columns**0.5))
-    blocks[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
-    return blocks.reshape(n_rows, -1)
-
-
-def _floats(rng: np.random.Generator, n_rows: int, n_columns: int) -> NDArray[np.float32]:
-    weights = rng.standard_normal((n_rows, n_columns), dtype=np.float32)
-    return weights / np.float32(n_columns**0.5)
-
-
-@functools.lru_cache(maxsize=4)
-def _tensors(
-    arch: str, n_vocab: int, n_layers: int, n_embd: int, seed: int
-) -> dict[str, NDArray[Any]]:
-    rng = np.random.default_rng(seed)
-    n_kv = max(n_embd // HEAD_DIM // 2, 1) * HEAD_DIM
-    ones = np.ones(n_embd, np.float32)
-    found: dict[str, NDArray[Any]] = {"token_embd.weight": _q8_rows(rng, n_vocab, n_embd)}
-    for layer in range(n_layers):
-        block = f"blk.{layer}"
-        found[f"{block}.attn_norm.weight"] = found[f"{block}.ffn_norm.weight"] = ones
-        for name, n_rows in (("q", n_embd), ("k", n_kv), ("v", n_kv), ("output", n_embd)):
-            found[f"{block}.attn_{name}.weight"] = 3 * _floats(rng, n_rows, n_embd)
-            if arch == "qwen2" and name != "output":
-                found[f"{block}.attn_{name}.bias"] = np.zeros(n_rows, np.float32)
-        found[f"{block}.ffn_gate.weight"] = _floats(rng, 2 * n_embd, n_embd)
-        found[f"{block}.ffn_up.weight"] = _floats(rng, 2 * n_embd, n_embd)
-        found[f"{block}.ffn_down.weight"] = _floats(rng, n_embd, 2 * n_embd)
-    found["output_norm.weight"] = ones
-    found["output.weight"] = _q8_rows(rng, n_vocab, n_embd)
-    return found
 
 
 def _add_tensors(writer: Any, tensors: Mapping[str, NDArray[Any]]) -> None:

@@ -43,7 +43,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "engine": {"msgspec"},
     "api": {"msgspec"},
     "llm": {"msgspec"},
-    "server": {"starlette", "uvicorn", "msgspec"},
+    "server": {"starlette", "uvicorn", "msgspec", "prometheus_client"},
     "cli": {"click"},
 }
 

@@ -17,6 +17,7 @@ from ponytail.api.openai_messages import MEDIA_PARTS, ROLES, TEXT_PARTS
 from ponytail.types import Sampling
 
 JSON = "application/json"
+PLAIN = "text/plain"
 INTEGER: Schema = {"type": "integer"}
 TEXT: Schema = {"type": "string"}
 OBJECT: Schema = {"type": "object"}
@@ -69,6 +70,14 @@ def _paths() -> dict[str, Any]:
             "Health",
             {"503": _content("Still loading.", "Health")},
         ),
+        "/v1/cache": _get("getCache", "What the KV cache holds.", "Cache"),
+        "/metrics": {
+            "get": {
+                "operationId": "getMetrics",
+                "summary": "Metrics for Prometheus.",
+                "responses": {"200": {"description": "OK", "content": {PLAIN: {"schema": TEXT}}}},
+            }
+        },
         "/v1/tokenize": _post("tokenize", "The token ids of a text.", "Tokens"),
         "/v1/detokenize": _post("detokenize", "The text of token ids.", "Content"),
         "/v1/apply-template": _post("applyTemplate", "The prompt of a conversation.", "Prompt"),
@@ -290,6 +299,9 @@ def _small_replies() -> dict[str, Schema]:
         "Model": _object(model, list(model)),
         "ModelList": _object(models, list(models)),
         "Health": _object({"status": TEXT}, ["status"]),
+        "Cache": _object(
+            {"layout": TEXT, "cells": OBJECT, "tree": OBJECT, "tiers": OBJECT}, ["layout"]
+        ),
         "Tokens": _object(tokens, list(tokens)),
         "Content": _object({"content": TEXT}, ["content"]),
         "Prompt": _object({"prompt": TEXT}, ["prompt"]),

@@ -121,7 +121,7 @@ class Backend(Protocol):
         ...
 
     def is_resized(self) -> bool:
-        """The new cells are ready for `finish_resize`.  Raises DecodeError if there will be none."""
+        """The new cells are ready for `finish_resize`.  Raises DecodeError if there are none."""
         ...
 
     def finish_resize(self, spans: Sequence[Span]) -> None:

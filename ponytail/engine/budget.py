@@ -79,9 +79,7 @@ class Budget:
         n_free = self._make_room(live, n_least, n_rows, n_prompts)
         return Room(n_free, n_least, n_cells)
 
-    def _make_room(
-        self, live: list[Sequence], n_least: int, n_rows: int, n_prompts: int
-    ) -> int:
+    def _make_room(self, live: list[Sequence], n_least: int, n_rows: int, n_prompts: int) -> int:
         cells, elastic = self._kv.cells, self._kv.elastic
         n_free = cells.free()
         n_step = n_rows + min(self._backend.n_batch, n_prompts)

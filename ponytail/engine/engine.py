@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from ponytail.engine.backend import Backend
 from ponytail.engine.batches import Batches
@@ -88,7 +89,7 @@ class Engine:
         self._is_stalled = False
         self._groups: list[Group] = []
         self._preempted: list[Sequence] = []
-        self._facts: dict[str, object] = {}
+        self._facts: dict[str, Any] = self.kv.facts()
         self._facts_at = -math.inf
         self._thread: threading.Thread | None = None
 
@@ -113,7 +114,7 @@ class Engine:
         n_queued = self._intake.n_requests - n_running
         return Gauges(n_running, n_queued, self.kv.n_active, self._n_parallel)
 
-    def cache_facts(self) -> dict[str, object]:
+    def cache_facts(self) -> dict[str, Any]:
         """What the KV cache holds, as of a moment ago."""
         return self._facts
 
@@ -355,7 +356,7 @@ class Engine:
             self.kv.release(sequence, self._clock())
         elif sequence in self._preempted:
             self._preempted.remove(sequence)
-        self.kv.forget(sequence)
+        self.kv.tiers.release(sequence)
         if sequence.sampler is not None:
             sequence.sampler.close()
             sequence.sampler = None

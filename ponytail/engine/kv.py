@@ -1,7 +1,7 @@
 """The KV cache: what is held, for whom, and where a newcomer's prefix comes from.
 
-Owns admission to the cells, the search for the longest prefix over all tiers, release,
-preemption and growth.  The cells themselves are SharedCells' or SplitCells'.  Must not
+Owns admission to the cells, release and preemption, and what is done with what is cached.
+The cells themselves are SharedCells' or SplitCells', the way to a prefix is Filler's.  Must not
 know scheduling, sampling or text.  Engine thread only.
 """
 
@@ -10,22 +10,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 
 from ponytail.engine.backend import Backend, State
-from ponytail.engine.disk_tier import DiskEntry, DiskTier
+from ponytail.engine.disk_tier import DiskTier
 from ponytail.engine.elastic import Elastic
-from ponytail.engine.prefix_search import NOTHING, PrefixSearch
-from ponytail.engine.prefix_tree import PrefixTree, common_prefix
+from ponytail.engine.filler import Filler
+from ponytail.engine.prefix_tree import PrefixTree
 from ponytail.engine.sequence import Sequence
 from ponytail.engine.shared_cells import SharedCells
-from ponytail.engine.slots import Kind, Slot, Slots, Tree, TreeNode, TreeNode
+from ponytail.engine.slots import Kind, Slot, Slots, Tree, TreeNode
 from ponytail.engine.split_cells import SplitCells
 from ponytail.engine.stats import CacheCounters
-from ponytail.engine.tiers import MIN_TOKENS, RamEntry, Tiers
-from ponytail.engine.waits import ForCells, ForLoad, ForPrefix
+from ponytail.engine.tiers import MIN_TOKENS, Tiers
+from ponytail.engine.waits import ForLoad, ForPrefix
 from ponytail.errors import DecodeError
 
 _log = logging.getLogger("ponytail.engine")
@@ -53,13 +53,10 @@ class KV:
         )
         self.tiers = Tiers(self.tree, ram_bytes, disk, backend.can_cut)
         self.elastic = Elastic(backend, n_max_cells, self.cells.spans, clock)
-        self._search = PrefixSearch(
-            self.tree,
-            can_cut=backend.can_cut,
-            is_shared=backend.is_shared,
-            min_prefix=self.cells.min_prefix,
-        )
         self.counters = CacheCounters()
+        self._filler = Filler(
+            backend, self.slots, self.cells, self.tiers, self.elastic, self.counters
+        )
         self._n_admitted = 0
 
     @property
@@ -92,7 +89,7 @@ class KV:
             self._n_admitted += 1
             sequence.order = self._n_admitted
         self.tiers.refresh()
-        found = NOTHING if self._is_alone(sequence) else self._search.find(sequence, now)
+        found = self._filler.find(sequence, now)
         source = found.entry if found.kind is Kind.IDLE else None
         slot = self.cells.pick(source, found.n_tokens)
         self.slots.bind(slot, sequence)
@@ -104,9 +101,9 @@ class KV:
             self.slots.announce(slot, len(sequence.tokens) - 1)
         if is_in_place:
             sequence.n_computed = found.n_tokens
-            self._count_hit(sequence, found.n_tokens, Kind.IDLE)
+            self._filler.count_hit(sequence, found.n_tokens, Kind.IDLE)
         else:
-            self._fill(sequence, now)
+            self._filler.fill(sequence, now)
 
     def settle(self, sequence: Sequence, now: float) -> None:
         """Look again for a prefix if what the sequence waits for is over."""
@@ -115,133 +112,8 @@ class KV:
             return
         sequence.waits_for = None
         if isinstance(wait, ForLoad):
-            self._take_loaded(sequence, wait, now)
-        self._fill(sequence, now)
-
-    def _is_alone(self, sequence: Sequence) -> bool:
-        """Takes nothing from others; where nothing is shared, also what comes back whole."""
-        is_whole = sequence.parked is not None and not self._backend.is_shared
-        return sequence.is_private or is_whole
-
-    def _fill(self, sequence: Sequence, now: float) -> None:
-        """Take the longest prefix there is, or wait for one that is about to be."""
-        if not self._is_alone(sequence):
-            while sequence.waits_for is None and self._take(sequence, now):
-                pass
-        if sequence.waits_for is None and sequence.parked is not None:
-            self._take_parked(sequence, now)
-
-    def _take(self, sequence: Sequence, now: float) -> bool:
-        """One step towards the longest prefix; False when there is nothing more to take."""
-        found = self._search.find(sequence, now)
-        entry = found.entry
-        if found.n_tokens <= sequence.n_computed:
-            return False
-        match found.kind:
-            case Kind.IDLE | Kind.LIVE:
-                owner = entry.owner
-                if owner is not None and owner.n_computed < found.n_tokens:
-                    sequence.waits_for = ForPrefix(self.slots, owner, found.n_tokens)
-                    return False
-                self.cells.give(entry, self._slot(sequence), found.n_tokens)
-                sequence.n_computed = found.n_tokens
-                self._count_hit(sequence, found.n_tokens, found.kind)
-                return True
-            case Kind.RAM:
-                if sequence.parked is None:
-                    return self._take_from_ram(sequence, entry, found.n_tokens)
-            case Kind.DISK:
-                load = None if sequence.parked is not None else self.tiers.load(entry)
-                if load is not None:
-                    sequence.waits_for = ForLoad(load, entry)
-            case _ as never:
-                assert_never(never)
-        return False
-
-    def _take_parked(self, sequence: Sequence, now: float) -> None:
-        """The cells that a preempted sequence had."""
-        state, n_state = sequence.parked, sequence.n_parked
-        self.forget(sequence)
-        if n_state > sequence.n_computed and not self._restore(sequence, state, n_state):
-            self._fill(sequence, now)
-
-    def _take_from_ram(self, sequence: Sequence, entry: RamEntry, n_tokens: int) -> bool:
-        n_state = self.tree.entries(Kind.RAM)[entry].end
-        n_wanted = n_state if not self._backend.is_shared else self.cells.n_used + n_state
-        if n_state > self._backend.n_cells and self.elastic.can_grow:
-            self.elastic.want(n_wanted)
-            sequence.waits_for = ForCells(self._backend, self.elastic, n_state)
-            return False
-        if self._restore(sequence, entry.state, n_state, n_tokens):
-            self._count_hit(sequence, n_tokens, Kind.DISK if entry.is_from_disk else Kind.RAM)
-            entry.is_from_disk = False
-            return False
-        # Not found again: what does not work once would be tried for ever.
-        self.tiers.drop(entry)
-        return True
-
-    def _restore(
-        self, sequence: Sequence, state: Any, n_state: int, n_tokens: int | None = None
-    ) -> bool:
-        """Write a state of n_state tokens behind what the sequence shares; keep n_tokens of it.
-
-        False when that fails; the sequence may then have lost what it shared, too.
-        """
-        slot = self._slot(sequence)
-        n_tokens = n_state if n_tokens is None else n_tokens
-        keep = sequence.n_computed if self._backend.is_shared else 0
-        if self._backend.is_shared and self.cells.make_room(n_state) < n_state:
-            return False
-        try:
-            self._backend.write_state(slot.seq_id, state, keep)
-        except DecodeError as error:
-            # Nothing is there now, the shared part neither.
-            _log.info("a kept prefix is computed again: %s", error)
-            self._lose(sequence, slot)
-            return False
-        if n_tokens < n_state and not self._backend.cut(slot.seq_id, n_tokens):
-            self._lose(sequence, slot)
-            return False
-        self.cells.added(n_tokens - keep)
-        sequence.n_computed = n_tokens
-        return True
-
-    def _lose(self, sequence: Sequence, slot: Slot) -> None:
-        """The slot is empty in fact: the sequence starts from nothing."""
-        self.cells.lost(slot)
-        self._backend.cut(slot.seq_id, 0)
-        sequence.n_computed = 0
-
-    def _take_loaded(self, sequence: Sequence, wait: ForLoad, now: float) -> None:
-        """Put what was read from disk into RAM, where the search finds it, or into the cells."""
-        node = self.tree.entries(Kind.DISK).get(wait.entry)
-        state = wait.load.state
-        if state is None:
-            self.tiers.forget(wait.entry)
-        elif node is not None and self.tiers.wants(node, memoryview(state).nbytes):
-            self.tree.touch(node, now)
-            self.tiers.put(node, state, is_from_disk=True)
-        else:
-            n_state = len(wait.entry.tokens)
-            n = min(common_prefix(wait.entry.tokens, sequence.tokens), len(sequence.tokens) - 1)
-            if n_state <= self._backend.n_cells and (n == n_state or self._backend.can_cut):
-                if self._restore(sequence, state, n_state, n):
-                    self._count_hit(sequence, n, Kind.DISK)
-
-    def _count_hit(self, sequence: Sequence, n_tokens: int, kind: Kind) -> None:
-        """A client is told of prefixes it did not pay for, not of its own cells coming back."""
-        if sequence.n_preempted:
-            return
-        n_more, sequence.n_cached = n_tokens - sequence.n_cached, n_tokens
-        match kind:
-            case Kind.IDLE | Kind.LIVE:
-                self.counters.hit_cells_tokens += n_more
-            case Kind.RAM:
-                self.counters.hit_ram_tokens += n_more
-            case Kind.DISK:
-                self.counters.hit_disk_tokens += n_more
-            case _ as never:
-                assert_never(never)
+            self._filler.take_loaded(sequence, wait, now)
+        self._filler.fill(sequence, now)
 
     # -- leaving -------------------------------------------------------------------------
 
@@ -285,12 +157,6 @@ class KV:
             _log.warning("a cached prefix could not be read: %s", error)
             return None
 
-    def forget(self, sequence: Sequence) -> None:
-        """What was kept of a preempted sequence is not needed any more."""
-        if sequence.parked is not None:
-            self.tiers.unpark(memoryview(sequence.parked).nbytes)
-            sequence.parked = None
-
     def forget_idle(self) -> None:
         """Empty all idle slots: after a broken step nobody knows what their cells hold."""
         for slot in self.slots.all:
@@ -301,7 +167,7 @@ class KV:
         """Drop cells beyond what counts as computed, after a failed batch."""
         slot = self._slot(sequence)
         if not self._backend.cut(slot.seq_id, sequence.n_computed):
-            self._lose(sequence, slot)
+            self._filler.lose(sequence, slot)
 
     def mark(self, sequence: Sequence) -> None:
         """Keep the state at this point of a prompt, where a prefix cannot be cut later."""
@@ -363,16 +229,19 @@ class KV:
     # -- while nothing runs --------------------------------------------------------------
 
     def save_one(self) -> bool:
-        """Write one prefix to disk that is not there; False when there is none or no room."""
+        """Have one prefix written to disk that is not there; False when none can be now."""
         self.tiers.refresh()
+        if not self.tiers.can_save:
+            return False
         for slot, node in self.tree.entries(Kind.IDLE).items():
             if self.tiers.is_unsaved(node):
                 state = self._read_state(slot)
-                return state is not None and self.tiers.save(node, state)
-        for entry, node in self.tree.entries(Kind.RAM).items():
-            if self.tiers.is_unsaved(node):
-                return self.tiers.save(node, entry.state)
-        return False
+                if state is not None and self.tiers.save(node, state):
+                    return True
+        return any(
+            self.tiers.save(node, entry.state)
+            for entry, node in self.tree.entries(Kind.RAM).items()
+        )
 
     @property
     def can_shrink(self) -> bool:
@@ -388,7 +257,7 @@ class KV:
     def reset(self) -> None:
         """Forget all that is in the cells, and count anew."""
         self.forget_idle()
-        self.cells.n_used = self.cells.n_used if isinstance(self.cells, SplitCells) else 0
+        self.cells.recount()
 
     def close(self, timeout_s: float) -> None:
         """Write what is cached to disk, as far as the time goes, and end all threads."""
@@ -400,6 +269,11 @@ class KV:
             self.tiers.flush(max(0.0, deadline - time.monotonic()))
         self.tiers.close(max(0.0, deadline - time.monotonic()))
 
+    @property
+    def _n_capacity(self) -> int:
+        n_max = self.elastic.n_max
+        return n_max if self._backend.is_shared else n_max * self._backend.n_seq
+
     # -- display and proof ---------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
@@ -410,6 +284,7 @@ class KV:
         return {
             "layout": "shared" if self._backend.is_shared else "split",
             "cells": {
+                "capacity": self._n_capacity,
                 "now": cells.n_cells,
                 "used": cells.n_used,
                 "free": cells.free(),

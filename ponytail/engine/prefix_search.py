@@ -19,7 +19,7 @@ Path: TypeAlias = list[tuple[TreeNode, int]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The first `n_tokens` of a sequence are, or will be, held by `entry`: a Slot or a stored one."""
+    """The first `n_tokens` of a sequence are, or will be, held by `entry`."""
 
     n_tokens: int
     kind: Kind

@@ -47,7 +47,11 @@ class Plan(msgspec.Struct):
 
 
 def plan(
-    live: Iterable[Sequence], n_prefill: int, cost: StepCost, step_s: float, n_limit: int = _NO_LIMIT
+    live: Iterable[Sequence],
+    n_prefill: int,
+    cost: StepCost,
+    step_s: float,
+    n_limit: int = _NO_LIMIT,
 ) -> Plan:
     """The next step for `live`, in the order of sequence ids.
 

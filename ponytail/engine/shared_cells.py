@@ -169,9 +169,7 @@ class SharedCells:
             return 0
         n_at = {node: node.end for node in slot.node.path()}
         others = (other for other in self.slots.all if other is not slot)
-        return min(
-            slot.n_held, max((min(_n_common(o, n_at), o.n_held) for o in others), default=0)
-        )
+        return min(slot.n_held, max((min(_n_common(o, n_at), o.n_held) for o in others), default=0))
 
     def _n_unique(self, slot: Slot, n_kept: int = 0) -> int:
         """Cells of a slot, beyond the first n_kept, that no other slot holds."""
@@ -201,6 +199,10 @@ class SharedCells:
         for node, slots in holders.items():
             spans += _spans_of(node, slots)
         return sorted(spans, key=lambda span: span[0])
+
+    def recount(self) -> None:
+        """Count the cells in use anew."""
+        self.n_used = self._union(self.slots.all)
 
     def check_integrity(self) -> None:
         """Raise AssertionError when the count of cells is wrong."""

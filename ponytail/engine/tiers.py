@@ -16,6 +16,7 @@ from typing import Any
 
 from ponytail.engine.backend import State
 from ponytail.engine.disk_tier import DiskEntry, DiskTier, Load
+from ponytail.engine.sequence import Sequence
 from ponytail.engine.slots import Kind, Tree, TreeNode
 
 _log = logging.getLogger("ponytail.engine")
@@ -66,7 +67,7 @@ class Tiers:
     @property
     def is_writing(self) -> bool:
         """The disk has not yet written all it was given."""
-        return self._disk is not None and not self._disk.flush(0.0)
+        return self._disk is not None and self._disk.is_writing
 
     # -- RAM -----------------------------------------------------------------------------
 
@@ -97,6 +98,12 @@ class Tiers:
         """Give that room back."""
         self.n_parked_bytes -= n_bytes
 
+    def release(self, sequence: Sequence) -> None:
+        """What was kept of a preempted sequence is in the cells again, or not needed."""
+        if sequence.parked is not None:
+            self.unpark(memoryview(sequence.parked).nbytes)
+            sequence.parked = None
+
     def _make_room(self, n_bytes: int) -> bool:
         if n_bytes > self.max_bytes - self.n_parked_bytes:
             return False
@@ -123,17 +130,20 @@ class Tiers:
     # -- disk ----------------------------------------------------------------------------
 
     def save(self, node: TreeNode, state: State) -> bool:
-        """Write a prefix to disk if it is not there; False when it cannot be taken now."""
+        """Have a prefix written to disk; False when it is there, or cannot be taken now."""
         if self._disk is None or not self.is_unsaved(node):
-            return self._disk is not None
+            return False
         return self._disk.save(self._tree.tokens_to(node), state)
+
+    @property
+    def can_save(self) -> bool:
+        """The disk would take one more prefix now."""
+        return self._disk is not None and not self._disk.is_busy
 
     def is_unsaved(self, node: TreeNode) -> bool:
         """Whether the disk lacks this prefix, and would take it."""
         return (
-            self._disk is not None
-            and node.end >= MIN_TOKENS
-            and not self._is_held(node, Kind.DISK)
+            self._disk is not None and node.end >= MIN_TOKENS and not self._is_held(node, Kind.DISK)
         )
 
     def load(self, entry: DiskEntry) -> Load | None:
@@ -177,10 +187,9 @@ class Tiers:
         disk = self._disk
         return {
             "ram_bytes": self.n_bytes,
-            "parked_bytes": self.n_parked_bytes,
+            "preempted_bytes": self.n_parked_bytes,
             "ram_max_bytes": self.max_bytes,
             "ram_prefixes": len(self._tree.entries(Kind.RAM)),
             "disk_bytes": 0 if disk is None else disk.n_bytes,
             "disk_prefixes": len(self._tree.entries(Kind.DISK)),
         }
-

@@ -19,6 +19,7 @@ from ponytail.api.dialect import Limits
 from ponytail.errors import ModelNotFound
 from ponytail.server.body import parse_body, read_body
 from ponytail.server.health import readiness
+from ponytail.server.metrics import CONTENT_TYPE, encode_metrics
 from ponytail.server.service import Generator, Service
 from ponytail.types import Sampling
 
@@ -33,6 +34,8 @@ def small_routes(
     get = {
         "/health": small.health,
         "/livez": small.livez,
+        "/metrics": small.metrics,
+        "/v1/cache": small.cache,
         "/v1/models": small.models,
         "/v1/models/{id:path}": small.model,
         "/openapi.json": small.openapi,
@@ -69,6 +72,14 @@ class SmallRoutes:
     async def livez(self, request: Request) -> Response:
         """200 as long as the process answers at all."""
         return _json(b'{"status":"alive"}')
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text."""
+        return Response(encode_metrics(self._service.loaded()), media_type=CONTENT_TYPE)
+
+    async def cache(self, request: Request) -> Response:
+        """What the KV cache holds."""
+        return _json(msgspec.json.encode(self._service.generator().cache()))
 
     async def models(self, request: Request) -> Response:
         """The one model, also while it loads."""
@@ -137,6 +148,8 @@ _REST = """\
   GET  /v1/models  /v1/models/{id}
   GET  /health  ready, or why not, and the settings in force
   GET  /livez  the process answers
+  GET  /v1/cache  what the KV cache holds
+  GET  /metrics  for Prometheus
   GET  /openapi.json
 """
 

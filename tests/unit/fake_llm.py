@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 
 from ponytail.config import Config
+from ponytail.engine.kv import KV
+from ponytail.engine.stats import Counters
 from ponytail.errors import BadModelFile, InvalidRequest, PonytailError, ShuttingDown
 from ponytail.types import (
     ChatPrompt,
@@ -35,6 +37,7 @@ from ponytail.types import (
     Timings,
     Usage,
 )
+from tests.fakes import FakeBackend
 
 WAIT_S = 5.0  # no test waits this long unless it fails
 N_VOCAB = 256
@@ -124,6 +127,12 @@ class FakeLLM:
 
     def gauges(self) -> Gauges:
         return Gauges(n_running=len(self.live), n_queued=0)
+
+    def counters(self) -> dict[str, Any]:
+        return msgspec.to_builtins(Counters())  # type: ignore[no-any-return]
+
+    def cache(self) -> dict[str, Any]:
+        return KV(FakeBackend()).facts()
 
     async def open(self, request: GenerateRequest) -> FakeStream:
         self.open_was_entered.set()

@@ -79,9 +79,7 @@ class Fuzz:
         marks = tuple(sorted({len(stem), len(prompt)})) if not self.backend.can_cut else ()
         n = self.random.choice([1, 1, 1, 3])
         is_solo = self.backend.n_batch >= 128 and self.random.random() < 0.05
-        jobs = [
-            self.driver.job(prompt, n_max, marks=marks, is_solo=is_solo) for _ in range(n)
-        ]
+        jobs = [self.driver.job(prompt, n_max, marks=marks, is_solo=is_solo) for _ in range(n)]
         try:
             self.driver.engine.submit(jobs)
         except Overloaded:

@@ -26,6 +26,8 @@ ROUTES = {
     "/v1/models",
     "/v1/models/{id}",
     "/health",
+    "/metrics",
+    "/v1/cache",
     "/v1/tokenize",
     "/v1/detokenize",
     "/v1/apply-template",
