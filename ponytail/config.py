@@ -8,20 +8,18 @@ must not import anything heavy: it runs before the port opens.  Any thread.
 from __future__ import annotations
 
 import logging
-import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Literal, get_args
 
 from ponytail.errors import BadConfig
+from ponytail.setting import PREFIX, Amount, Setting, parse
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 FlashAttn = Literal["auto", "on", "off"]
-Kind = Literal["path", "text", "integer", "number", "choice", "switch"]
+KVLayout = Literal["auto", "shared", "split"]
 
-PREFIX = "PONYTAIL_"
 COMMAND_LINE = "the command line"
 
 _log = logging.getLogger(__name__)
@@ -48,6 +46,13 @@ class Config:
     flash_attn: FlashAttn = "auto"
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
+    kv_layout: KVLayout = "auto"
+    kv_cells: int | None = None
+    kv_memory: Amount | None = None
+    kv_ram: Amount | None = None
+    kv_dir: Path | None = None
+    kv_disk: int = 4 << 30
+    context_shift: bool = False
     step_ms: int = 250
     max_queue: int | None = None
     keep_alive_interval: float = 10.0
@@ -85,53 +90,6 @@ class Config:
 
 DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(Config) if f.name != "model"}
 """What holds when nothing is said; `model` has no default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table.  `low` and `high` are inclusive; `unset` spells None."""
-
-    name: str
-    kind: Kind
-    help: str
-    short: str | None = None
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    unset: tuple[str, ...] = ()
-    is_negated: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The long flag; of a switch that is on by default, the one that turns it off."""
-        return ("--no-" if self.is_negated else "--") + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """The environment variable: the flag's name behind PONYTAIL_."""
-        return PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
-
-    @property
-    def allowed(self) -> str:
-        """The values it takes, in words; empty when any will do."""
-        words = " or ".join(self.unset)
-        if self.kind == "choice":
-            return ", ".join(self.choices)
-        if self.kind == "switch":
-            return "1, true, yes, on, 0, false, no or off"
-        if self.low is None or self.high is None:
-            return words
-        return f"{self.low:g} to {self.high:.0f}" + (f", or {words}" if words else "")
-
-    @property
-    def default(self) -> str:
-        """The default in words; empty when there is none to speak of."""
-        value = DEFAULTS.get(self.name)
-        if value is None:
-            return "auto" if self.unset else ""
-        if self.kind == "switch":
-            return ""
-        return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _AUTO = ("auto",)
@@ -231,6 +189,39 @@ _ROWS = (
         choices=_CACHE_TYPES,
     ),
     Setting(
+        "kv_layout",
+        "choice",
+        "How requests share KV cells: split gives each its own, shared is one pool.",
+        choices=get_args(KVLayout),
+    ),
+    Setting(
+        "kv_cells",
+        "integer",
+        "KV cells (tokens) of all requests together; auto is what half the free memory holds.",
+        low=256,
+        high=2**28,
+        unset=_AUTO,
+    ),
+    Setting(
+        "kv_memory",
+        "amount",
+        "The same as memory: bytes, or a share of what is free at the start.",
+        unset=_AUTO,
+    ),
+    Setting(
+        "kv_ram",
+        "amount",
+        "Host memory for cached prefixes outside the cells; 0 for none, auto is 10% of the free.",
+        unset=_AUTO,
+    ),
+    Setting("kv_dir", "path", "Folder for cached prefixes that outlive the server."),
+    Setting("kv_disk", "size", "Most that folder may hold; the least recently used go first."),
+    Setting(
+        "context_shift",
+        "switch",
+        "Go on past the context window by dropping the oldest tokens of a request.",
+    ),
+    Setting(
         "step_ms",
         "integer",
         "Longest step, in milliseconds, while an answer is streaming.",
@@ -256,88 +247,10 @@ _ROWS = (
     Setting("verbose", "switch", "Say more, and show tracebacks.", short="v"),
 )
 
-SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ROWS}
-"""By name of the `Config` field, in the order shown to people."""
-
-_SWITCH_WORDS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: replace(setting, value=DEFAULTS.get(setting.name)) for setting in _ROWS
 }
-
-
-def parse(setting: Setting, raw: object, source: str) -> Any:
-    """The value `raw` stands for.  Raises BadConfig naming setting, source, value and range."""
-    if setting.unset and not isinstance(raw, bool) and str(raw).strip() in setting.unset:
-        return None
-    match setting.kind:
-        case "path":
-            return _parse_path(setting, raw, source)
-        case "text":
-            if isinstance(raw, str) and raw:
-                return raw
-            raise _refusal(setting, raw, source, "is not a text")
-        case "integer" | "number":
-            return _parse_number(setting, raw, source)
-        case "choice":
-            if raw in setting.choices:
-                return raw
-            raise _refusal(setting, raw, source, "is not one of", " ")
-        case "switch":
-            return _parse_switch(setting, raw, source)
-        case _:
-            assert_never(setting.kind)
-
-
-def _parse_path(setting: Setting, raw: object, source: str) -> Path:
-    if not isinstance(raw, str | os.PathLike) or not os.fspath(raw):
-        raise _refusal(setting, raw, source, "is not a path")
-    path = Path(raw)
-    if setting.name == "chat_template_file":
-        try:
-            path.read_bytes()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise _refusal(setting, raw, source, f"cannot be read: {reason}") from error
-    return path
-
-
-def _parse_number(setting: Setting, raw: object, source: str) -> int | float:
-    is_whole = setting.kind == "integer"
-    problem = "is not a whole number" if is_whole else "is not a number"
-    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise _refusal(setting, raw, source, problem, ": ")
-    try:
-        value = int(raw) if is_whole else float(raw)  # both take blanks around the digits
-    except (ValueError, OverflowError) as error:
-        raise _refusal(setting, raw, source, problem, ": ") from error
-    if isinstance(raw, float) and value != raw:
-        raise _refusal(setting, raw, source, problem, ": ")
-    low, high = setting.low or 0, math.inf if setting.high is None else setting.high
-    if not low <= value <= high:
-        raise _refusal(setting, raw, source, "is out of range", ": ")
-    return value
-
-
-def _parse_switch(setting: Setting, raw: object, source: str) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    word = _SWITCH_WORDS.get(raw.lower()) if isinstance(raw, str) else None
-    if word is None:
-        raise _refusal(setting, raw, source, "is not one of", " ")
-    return word != setting.is_negated
-
-
-def _refusal(
-    setting: Setting, raw: object, source: str, problem: str, joint: str | None = None
-) -> BadConfig:
-    shown = repr(raw)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    allowed = "" if joint is None else joint + setting.allowed
-    return BadConfig(
-        f"{setting.flag}: {shown} (from {source}) {problem}{allowed}", param=setting.name
-    )
-
+"""By name of the `Config` field, in the order shown to people."""
 
 def _read_flags(flags: Mapping[str, object], source: str) -> dict[str, tuple[object, str]]:
     given = {}
@@ -391,3 +304,9 @@ def _check_together(config: Config, sources: Mapping[str, str]) -> None:
             f"but {said('flash_attn')} is off",
             param="cache_type_v",
         )
+    if config.kv_cells is not None and config.kv_memory is not None:
+        raise BadConfig(
+            f"{said('kv_cells')} excludes {said('kv_memory')}: give one of them", param="kv_cells"
+        )
+    if config.kv_dir is None and "kv_disk" in sources:
+        raise BadConfig(f"{said('kv_disk')} needs --kv-dir", param="kv_disk")

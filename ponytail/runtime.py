@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponytail.config import Config
+from ponytail.engine.disk_tier import DiskTier
 from ponytail.engine.engine import Engine
+from ponytail.engine.kv import KV
 from ponytail.errors import BadConfig, BadModelFile
-from ponytail.gguf import GGUFHeader, ensure_unique_tokens
+from ponytail.gguf import GGUFHeader, content_digest, ensure_unique_tokens
 from ponytail.llama import capi
 from ponytail.llama.context import Context
 from ponytail.llama.model import Model
 from ponytail.machine import Threads, available_memory, usable_threads
-from ponytail.sizing import Sizing, choose
+from ponytail.sizing import Sizing, Wish, choose, ram_bytes
 from ponytail.text.output import PieceTable
 from ponytail.text.template import ChatTemplate
 
@@ -46,32 +48,33 @@ def build(
     """Load and start.  Raises StartError with a sentence; blocks for as long as the load takes."""
     capi.ensure_backend()
     _check_build(config)
-    sizing = choose(
-        header.n_ctx_train,
-        header.kv_bytes_per_token(config.cache_type_k, config.cache_type_v),
-        available_memory().available_bytes,
-        config.ctx_size,
-        config.parallel,
-    )
     threads = usable_threads() if config.threads is None else Threads(config.threads, "as asked")
     template_text = _template_file(config)
     # libllama aborts the process on a vocabulary that spells two tokens alike.
     ensure_unique_tokens(header)
+    available_bytes = available_memory().available_bytes
     model = _model(config, on_progress)
+    sizing = _sizing(config, header, available_bytes, model.can_share)
     context = _context(config, model, sizing, threads)
+    _ensure_shift(config, context)
     max_queue = 4 * sizing.parallel if config.max_queue is None else config.max_queue
-    facts = _facts(config, context, sizing, threads, max_queue)
+    kv = _kv(config, header, context, sizing, available_bytes)
+    facts = _facts(config, context, sizing, kv, threads, max_queue)
+    engine = Engine(
+        context,
+        kv=kv,
+        n_parallel=sizing.parallel,
+        n_ctx=sizing.ctx if config.context_shift else None,
+        eog_ids=model.eog_ids,
+        step_s=config.step_ms / 1000,
+        max_queue=max_queue,
+        n_threads=threads.count,
+        tunes_threads=config.threads is None,
+    )
     return Runtime(
         model=model,
         context=context,
-        engine=Engine(
-            context,
-            eog_ids=model.eog_ids,
-            step_s=config.step_ms / 1000,
-            max_queue=max_queue,
-            n_threads=threads.count,
-            tunes_threads=config.threads is None,
-        ),
+        engine=engine,
         template=_template(model, header, template_text),
         pieces=PieceTable(model.token_bytes),
         sizing=sizing,
@@ -108,11 +111,70 @@ def _model(config: Config, on_progress: Callable[[float], None] | None) -> Model
     return model
 
 
+def _sizing(
+    config: Config, header: GGUFHeader, available_bytes: int, can_share: bool
+) -> Sizing:
+    wish = Wish(
+        ctx_size=config.ctx_size,
+        parallel=config.parallel,
+        layout=config.kv_layout,
+        kv_cells=config.kv_cells,
+        kv_memory=config.kv_memory,
+    )
+    bytes_per_token = header.kv_bytes_per_token(config.cache_type_k, config.cache_type_v)
+    return choose(
+        header.n_ctx_train, bytes_per_token, available_bytes, wish, can_share=can_share
+    )
+
+
+def _ensure_shift(config: Config, context: Context) -> None:
+    if config.context_shift and not context.can_shift:
+        raise BadConfig(
+            "--context-shift: this model's memory cannot drop tokens from the middle",
+            param="context_shift",
+        )
+
+
+def _kv(
+    config: Config, header: GGUFHeader, context: Context, sizing: Sizing, available_bytes: int
+) -> KV:
+    disk = None
+    if config.kv_dir is not None:
+        disk = DiskTier(
+            config.kv_dir,
+            fingerprint=_state_fingerprint(config, header, context),
+            max_bytes=config.kv_disk,
+        )
+    return KV(
+        context,
+        n_max_cells=sizing.n_cells_max,
+        ram_bytes=ram_bytes(config.kv_ram, available_bytes),
+        disk=disk,
+    )
+
+
+def _state_fingerprint(config: Config, header: GGUFHeader, context: Context) -> str:
+    """Changes with whatever a saved state depends on: the file, its rope, the cells' form."""
+    words = [
+        capi.lib.llama_version().decode(),
+        content_digest(header),
+        config.cache_type_k,
+        config.cache_type_v,
+        context.flash_attn,
+        "shared" if context.is_shared else f"split {context.n_seq}",
+    ]
+    return " ".join(words)
+
+
 def _context(config: Config, model: Model, sizing: Sizing, threads: Threads) -> Context:
+    is_shared = sizing.layout == "shared"
     return Context(
         model,
-        n_seq=sizing.parallel,
-        n_cells=sizing.n_cells_per_seq,
+        # In the pool a cached prefix needs an id of its own, but no cells of its own.
+        n_seq=min(2 * sizing.parallel + 16, 255) if is_shared else sizing.parallel,
+        n_cells=sizing.n_cells_start,
+        max_cells=sizing.n_cells_max,
+        is_shared=is_shared,
         n_batch=config.batch_size,
         n_ubatch=config.ubatch_size,
         n_threads=threads.count,
@@ -144,7 +206,7 @@ def _template(model: Model, header: GGUFHeader, text: str | None) -> ChatTemplat
 
 
 def _facts(
-    config: Config, context: Context, sizing: Sizing, threads: Threads, max_queue: int
+    config: Config, context: Context, sizing: Sizing, kv: KV, threads: Threads, max_queue: int
 ) -> dict[str, Any]:
     model = context.model
     facts: dict[str, Any] = {
@@ -154,7 +216,12 @@ def _facts(
         "n_cells": sizing.n_cells,
         "sizing": sizing.reason,
         "model_mib": round(model.n_bytes / MIB, 1),
-        "kv_mib": round(context.kv_mib or sizing.kv_bytes / MIB, 1),
+        "kv_layout": sizing.layout,
+        "kv_mib": round(context.kv_mib, 1),
+        "kv_capacity_mib": round(sizing.kv_bytes / MIB, 1),
+        "kv_ram_mib": round(kv.tiers.max_bytes / MIB, 1),
+        "kv_dir": str(config.kv_dir) if config.kv_dir else None,
+        "context_shift": config.context_shift,
         "compute_mib": round(context.compute_mib, 1),
         "cache_type_k": config.cache_type_k,
         "cache_type_v": config.cache_type_v,
@@ -174,8 +241,10 @@ def _facts(
 
 def _startup_line(f: dict[str, Any]) -> str:
     return (
-        f"model {f['model_mib']:.0f} MB, KV {f['kv_mib']:.0f} MB ({f['n_cells']} cells, "
-        f"{f['cache_type_k']}/{f['cache_type_v']}), compute {f['compute_mib']:.0f} MB; "
+        f"model {f['model_mib']:.0f} MB, KV {f['kv_mib']:.0f} MB growing to "
+        f"{f['kv_capacity_mib']:.0f} ({f['n_cells']} cells, "
+        f"{f['cache_type_k']}/{f['cache_type_v']}) and {f['kv_ram_mib']:.0f} MB of RAM for cached "
+        f"prefixes, compute {f['compute_mib']:.0f} MB; "
         f"ctx {f['n_ctx']} per request, parallel {f['n_parallel']} ({f['sizing']}); "
         f"ngl {f['n_gpu_layers']}, flash-attn {f['flash_attn']}, "
         f"threads {f['n_threads']}/{f['n_threads_batch']} ({f['threads']})"

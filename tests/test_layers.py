@@ -14,14 +14,15 @@ PACKAGE = Path(__file__).parents[1] / "ponytail"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Which parts of ponytail each part may import, besides itself.
-BOTTOM = {"errors", "types", "config", "machine", "sizing", "telemetry", "gguf"}
+BOTTOM = {"errors", "types", "config", "setting", "machine", "sizing", "telemetry", "gguf"}
 INTERNAL: dict[str, set[str]] = {
     "errors": set(),
     "telemetry": set(),
     "machine": set(),
     "types": {"errors"},
-    "config": {"errors"},
-    "sizing": {"errors"},
+    "setting": {"errors"},
+    "config": {"errors", "setting"},
+    "sizing": {"errors", "setting"},
     "gguf": {"errors"},
     "text": BOTTOM,
     "llama": BOTTOM,

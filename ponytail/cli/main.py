@@ -17,8 +17,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ponytail import __version__
-from ponytail.config import SETTINGS, Setting
+from ponytail.config import SETTINGS
 from ponytail.errors import StartError
+from ponytail.setting import Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +75,9 @@ def _with_settings(function: F) -> F:
     return function
 
 
+_METAVARS = {"path": "PATH", "text": "TEXT", "size": "SIZE", "amount": "SIZE|N%"}
+
+
 def _option(setting: Setting) -> Callable[[F], F]:
     short = [f"-{setting.short}"] if setting.short else []
     long = "--" + setting.name.replace("_", "-")
@@ -81,7 +85,7 @@ def _option(setting: Setting) -> Callable[[F], F]:
     if setting.kind == "switch":
         both = f"{long}/--no-{long.removeprefix('--')}"
         return click.option(setting.name, both, *short, default=None, help=text)
-    metavar = {"path": "PATH", "text": "TEXT"}.get(setting.kind, "N")
+    metavar = _METAVARS.get(setting.kind, "N")
     if setting.kind == "choice" and len(setting.choices) < 4:
         metavar = "|".join(setting.choices)
     elif setting.kind == "choice":

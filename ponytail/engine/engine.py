@@ -81,6 +81,7 @@ class Engine:
         self._intake = Intake(self._n_parallel, max_queue, clock)
         self._chores = Chores(self.kv)
         self._outbox = Outbox()
+        self.kv.tiers.listen(self.wake)
         self._n_ctx = n_ctx
         self._eog = frozenset(eog_ids)
         self._step_s = step_s

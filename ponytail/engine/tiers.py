@@ -12,6 +12,7 @@ and come first in it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ponytail.engine.backend import State
@@ -59,6 +60,11 @@ class Tiers:
     @property
     def is_off(self) -> bool:
         return self.max_bytes == 0
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Have on_change called, from any thread, when a read or a write is over."""
+        if self._disk is not None:
+            self._disk.on_change = on_change
 
     @property
     def has_disk(self) -> bool:

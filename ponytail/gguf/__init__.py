@@ -12,10 +12,12 @@ re-entrant and may run on any thread.
     tensors.py   the tensor table and the size the file must have
     rules.py     what makes libllama abort instead of refusing
     header.py    GGUFHeader, inspect(), ensure_unique_tokens()
+    identity.py  content_digest()
     tables.py    value types, tensor types, file types
 """
 
 from ponytail.gguf.header import GGUFHeader, ensure_unique_tokens, inspect
+from ponytail.gguf.identity import content_digest
 from ponytail.gguf.metadata import Omitted
 
-__all__ = ["GGUFHeader", "Omitted", "ensure_unique_tokens", "inspect"]
+__all__ = ["GGUFHeader", "Omitted", "content_digest", "ensure_unique_tokens", "inspect"]

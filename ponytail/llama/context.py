@@ -1,11 +1,8 @@
 """A llama.cpp context: batches in, logits rows and sequence operations out.
 
-Owns the `llama_context` pointer, the batch buffers and the KV cells; fits
-`engine.backend.Backend`.  Must not know requests or scheduling.  Engine thread only.
-
-Every sequence has its own stream of cells (kv_unified off).  Copying between
-streams with `llama_memory_seq_cp` would copy the whole capacity, so forks and
-swaps move the sequence's state instead, which holds only used cells.
+Owns the batch buffers, the logits view and a resize in flight; the cells themselves are
+in cells.py.  Fits `engine.backend.Backend`.  Must not know requests or scheduling.
+Engine thread only.
 """
 
 from __future__ import annotations
@@ -18,8 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ponytail.errors import BadConfig, DecodeError, SampleError
+from ponytail.errors import BadConfig, DecodeError, OutOfCells, SampleError
 from ponytail.llama.capi import captured_log, lib
+from ponytail.llama.cells import Cells, Opening, Span, State
 from ponytail.llama.model import Model
 from ponytail.llama.sampler import RowSampler
 from ponytail.types import Sampling
@@ -40,16 +38,24 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 # What the library tells of a new context only in its log.
 _COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
 _KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
+_RECURRENT = re.compile(r"RS buffer size\s*=\s*([\d.]+) MiB")
 _FLASH = re.compile(r"Flash Attention.*?(enabled|disabled)", re.IGNORECASE)
-_KEEP_SCRATCH_BYTES = 8 << 20
+_MIB = 1 << 20
+# What a state says of each cell besides keys and values: position, number of ids, the id.
+_CELL_HEAD_BYTES = 12
+_MAX_SEQ = 256
+_NO_SLOT = 1  # what llama_decode returns when the cells do not suffice
 
 
 class Context:
-    """`n_seq` sequences of `n_cells` tokens each over one model.
+    """`n_seq` sequences over one model: of `n_cells` tokens each, or of all together in shared.
 
-    `n_batch` bounds one decode, which is one step of the scheduler; `n_ubatch` is how
-    many tokens of it are computed at once.  `flash_attn`, `kv_mib` and `compute_mib` say
-    what the library made of it.
+    `n_cells` is rounded up to libllama's 256, and a resize may ask for up to `max_cells`.
+    `n_batch` bounds one decode, which is one step of the scheduler; `n_ubatch` is how many
+    tokens of it are computed at once.  `flash_attn`, `kv_mib` and `compute_mib` say what the
+    library made of it.
+
+    Raises BadConfig when libllama refuses, ValueError for a memory that cannot be shared.
     """
 
     def __init__(
@@ -65,45 +71,81 @@ class Context:
         flash_attn: str = "auto",
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
+        is_shared: bool = False,
+        max_cells: int | None = None,
     ) -> None:
-        self.model = model
-        self.n_seq, self.n_cells, self.can_cut = n_seq, n_cells, model.can_cut
+        if is_shared and not model.can_share:
+            raise ValueError("this model's memory cannot be shared between sequences")
+        if n_seq + is_shared > _MAX_SEQ:
+            raise ValueError(f"{n_seq} sequences; at most {_MAX_SEQ - is_shared} are possible")
+        self.model, self.n_seq, self.is_shared = model, n_seq, is_shared
         # 128: the fixed chunk of deterministic requests (engine.scheduler.SOLO_CHUNK).
         self.n_batch = max(n_batch, n_seq, 128)
-        self._n_threads_batch = n_threads_batch
-        params = lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = n_cells * n_seq, n_seq
+        self._n_threads, self._n_threads_batch = n_threads, n_threads_batch
+        params = self._params = lib.llama_context_default_params()
         params.n_batch, params.n_ubatch = self.n_batch, min(n_ubatch, self.n_batch)
-        params.n_outputs_max = n_seq
+        # libllama keeps room for one row of logits per sequence, and aborts when told of fewer.
+        params.n_seq_max = params.n_outputs_max = n_seq + is_shared
         params.n_threads, params.n_threads_batch = n_threads, n_threads_batch
         params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.type_k, params.type_v = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
         params.swa_full = True
-        params.kv_unified = False
-        with captured_log() as lines:
-            self.pointer = lib.llama_init_from_model(model.pointer, params)
-        if not self.pointer:
-            raise BadConfig(
-                f"llama.cpp could not create a context of {n_cells} cells x {n_seq} sequences "
-                f"(KV {cache_type_k}/{cache_type_v}, flash attention {flash_attn}); "
-                "see --verbose for its words"
-            )
-        self._read_log("\n".join(lines), flash_attn)
-        self._memory = lib.llama_get_memory(self.pointer)
+        params.kv_unified = is_shared
+        self._open(n_cells, f"KV {cache_type_k}/{cache_type_v}, flash attention {flash_attn}")
+        self.max_cells = max(self.n_cells, max_cells or 0)
+        self.can_cut = model.can_cut
+        self.can_shift = model.can_cut and self._cells.can_shift
         self._build_batch()
-        self._scratch: Any = None
+        self._opening: Opening | None = None
         self._logits: tuple[int, int, Any] = (0, 0, None)
         self._outputs: list[int] = []
 
-    def _read_log(self, log: str, asked_flash_attn: str) -> None:
-        self.kv_mib: float = sum(map(float, _KV.findall(log)))
+    def _open(self, n_cells: int, settings: str) -> None:
+        self._params.n_ctx = self._n_ctx(n_cells)
+        with captured_log() as lines:
+            pointer = lib.llama_init_from_model(self.model.pointer, self._params)
+        if not pointer:
+            size = f"{n_cells} cells" + ("" if self.is_shared else f" x {self.n_seq} sequences")
+            raise BadConfig(
+                f"llama.cpp could not create a context of {size} ({settings}); "
+                "see --verbose for its words"
+            )
+        self._cells = self._wrap(pointer)
+        self.n_cells = self._cells.n_cells
+        self._read_log("\n".join(lines))
+
+    def _n_ctx(self, n_cells: int) -> int:
+        return n_cells if self.is_shared else n_cells * self.n_seq
+
+    def _wrap(self, pointer: Any) -> Cells:
+        return Cells(pointer, n_seq=self.n_seq, is_shared=self.is_shared, n_swa=self.model.n_swa)
+
+    def _read_log(self, log: str) -> None:
         self.compute_mib: float = sum(map(float, _COMPUTE.findall(log)))
+        self._recurrent_mib = sum(map(float, _RECURRENT.findall(log)))
+        self._mib_per_cell = sum(map(float, _KV.findall(log))) / self.n_cells
+        per_token = self._mib_per_cell * _MIB / (1 if self.is_shared else self.n_seq)
+        # As exact as the log, which has two decimals; 0 where a state does not grow.
+        self.cell_bytes: int = round(per_token + _CELL_HEAD_BYTES) if per_token else 0
         resolved = _FLASH.findall(log)
-        self.flash_attn: str = resolved[-1].lower() if resolved else asked_flash_attn
+        asked = {number: word for word, number in FLASH_ATTN.items()}
+        self.flash_attn: str = (
+            resolved[-1].lower() if resolved else asked[self._params.flash_attn_type]
+        )
         # ggml's CPU flash attention works in tiles of 64 rows, and falls back to one row at
         # a time below (measured at 4,096 tokens: 6.7 against 12.3 ms a token).
         is_tiled = self.flash_attn not in ("off", "disabled") and self.model.n_gpu_layers == 0
         self.tile = 64 if is_tiled else 1
+
+    @property
+    def pointer(self) -> Any:
+        """The `llama_context` in force; another one after a resize, None once closed."""
+        return self._cells.pointer
+
+    @property
+    def kv_mib(self) -> float:
+        """MiB that the cells take now, recurrent states included."""
+        return self._mib_per_cell * self.n_cells + self._recurrent_mib
 
     def _build_batch(self) -> None:
         """One set of buffers for all decodes; row i's sequence id lies at a fixed address."""
@@ -121,7 +163,7 @@ class Context:
         # Memoryviews: writing one number costs half of what it costs through the array.
         self._token, self._pos = token.data, pos.data
         self._seq_id, self._wants = seq_id.data, logits.data
-        self._positions = np.arange(self.n_cells + n, dtype=np.int32)
+        self._positions = np.arange(self.max_cells + n, dtype=np.int32)
         int32_p = ctypes.POINTER(ctypes.c_int32)
         self._batch = lib.llama_batch(
             n_tokens=0,
@@ -133,15 +175,18 @@ class Context:
         )
 
     def close(self) -> None:
-        """Free the context and its KV cells."""
-        if self.pointer:
-            lib.llama_free(self.pointer)
-            self.pointer = None
+        """Free the context and its KV cells; waits for a resize in flight."""
+        self.cancel_resize()
+        self._cells.close()
 
     # -- running -------------------------------------------------------------------------
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Compute all rows in one llama_decode call.  Raises DecodeError."""
+        """Compute all rows in one llama_decode call.
+
+        Raises OutOfCells: nothing was computed, nothing changed; or DecodeError: what was
+        computed before the micro-batch that failed is still there.
+        """
         self._outputs = []
         n = 0
         for seq_id, position, tokens, wants_logits in rows:
@@ -156,10 +201,14 @@ class Context:
             n += n_row
             if wants_logits:
                 self._outputs.append(n - 1)
+        # libllama bounds a batch by the cells, and aborts beyond.
+        if n > self.n_cells and self.is_shared:
+            raise OutOfCells(f"{n} tokens in one batch, {self.n_cells} cells")
         self._batch.n_tokens = n
         result = lib.llama_decode(self.pointer, self._batch)
         if result != 0:
-            raise DecodeError(f"llama_decode returned {result} for {n} tokens in {len(rows)} rows")
+            error = OutOfCells if result == _NO_SLOT else DecodeError
+            raise error(f"llama_decode returned {result} for {n} tokens in {len(rows)} rows")
 
     def _fill(
         self, at: int, n: int, seq_id: int, position: int, tokens: Any, wants_logits: bool
@@ -206,63 +255,108 @@ class Context:
 
     def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> RowSampler:
         """A sampler for one sequence; `history` are the tokens penalties count from."""
-        return RowSampler(self.model, sampling, seed, self.n_cells, history)
+        return RowSampler(self.model, sampling, seed, self.max_cells, history)
 
     def set_threads(self, n_threads: int) -> None:
         """Threads for one-token rows from the next decode on."""
+        self._n_threads = n_threads
         lib.llama_set_n_threads(self.pointer, n_threads, self._n_threads_batch)
 
     # -- sequences -----------------------------------------------------------------------
 
-    def cut(self, seq_id: int, n_tokens: int) -> bool:
-        """Keep the first n_tokens of a sequence; False (and empty) when its memory cannot."""
-        if lib.llama_memory_seq_rm(self._memory, seq_id, n_tokens, -1):
-            return True
-        lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
-        return False
-
-    def fork(self, src: int, dsts: Sequence[int], n_tokens: int) -> None:
-        """Replace each dst by a copy of the first n_tokens of src (used cells only)."""
-        state = self._read_state(src)
-        for dst in dsts:
-            self._write_state(dst, state)
-            lib.llama_memory_seq_rm(self._memory, dst, n_tokens, -1)
-        self._drop_scratch()
-
-    def swap(self, a: int, b: int) -> None:
-        """Exchange two sequences by their states."""
-        if self.n_tokens(a) == 0:
-            a, b = b, a
-        first = self._read_state(a)
-        if self.n_tokens(b) == 0:
-            self._write_state(b, first)
-            lib.llama_memory_seq_rm(self._memory, a, -1, -1)
-        else:
-            first = memoryview(bytes(first))
-            self._write_state(a, self._read_state(b))
-            self._write_state(b, first)
-        self._drop_scratch()
-
-    def _read_state(self, seq_id: int) -> memoryview:
-        size = lib.llama_state_seq_get_size_ext(self.pointer, seq_id, 0)
-        if self._scratch is None or len(self._scratch) < size:
-            self._scratch = np.empty(size, dtype=np.uint8)
-        pointer = self._scratch.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        n = lib.llama_state_seq_get_data_ext(self.pointer, pointer, size, seq_id, 0)
-        return memoryview(self._scratch)[:n]
-
-    def _write_state(self, seq_id: int, state: memoryview | bytes) -> None:
-        lib.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
-        data = np.frombuffer(state, dtype=np.uint8)
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        n = lib.llama_state_seq_set_data_ext(self.pointer, pointer, len(data), seq_id, 0)
-        if n == 0:
-            raise DecodeError(f"llama_state_seq_set_data refused {len(data)} bytes")
-
-    def _drop_scratch(self) -> None:
-        if self._scratch is not None and len(self._scratch) > _KEEP_SCRATCH_BYTES:
-            self._scratch = None
-
     def n_tokens(self, seq_id: int) -> int:
         """Tokens that a sequence holds in its cells."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
+        return self._cells.n_tokens(seq_id)
+
+    def cut(self, seq_id: int, n_tokens: int) -> bool:
+        """Keep the first n_tokens of a sequence; False, and empty, when its memory cannot."""
+        return self._cells.cut(seq_id, n_tokens)
+
+    def fork(self, src: int, dsts: Sequence[int], n_tokens: int) -> None:
+        """Replace each dst by the first n_tokens of src: copied in split, shared in shared."""
+        self._cells.fork(src, dsts, n_tokens)
+
+    def adopt(self, src: int, dst: int, start: int, end: int) -> None:
+        """Shared only: dst gives up its own cells of [start, end) and shares src's instead."""
+        self._cells.adopt(src, dst, start, end)
+
+    def swap(self, a: int, b: int) -> None:
+        """Split only: exchange two sequences."""
+        self._cells.swap(a, b)
+
+    def shift(self, seq_id: int, start: int, n_tokens: int) -> None:
+        """Take [start, start + n_tokens) out of a sequence; drops the logits there are."""
+        self._cells.shift(seq_id, start, n_tokens)
+        # libllama turns the keys to their new places before it decodes; until then a state
+        # would be wrong.  So decode some token, and forget it.
+        n_left = self.n_tokens(seq_id)
+        self.decode([(seq_id, n_left, array("i", [0]), False)])
+        self._cells.cut(seq_id, n_left)
+
+    # -- states --------------------------------------------------------------------------
+
+    def state_bytes(self, seq_id: int) -> int:
+        """Size of what `read_state` would return."""
+        return self._cells.state_bytes(seq_id)
+
+    def read_state(self, seq_id: int) -> State:
+        """All cells of a sequence as a copy: bytes in an array of its own."""
+        return self._cells.read(seq_id)
+
+    def write_state(self, seq_id: int, state: Any, keep: int = 0) -> None:
+        """Replace a sequence by a state; its first `keep` tokens stay the cells it has.
+
+        With `keep`, which is for shared only, it needs free cells for the whole state for a
+        moment.  Raises OutOfCells or DecodeError; the sequence is then empty.
+        """
+        self._cells.write(seq_id, state, keep)
+
+    # -- size ----------------------------------------------------------------------------
+
+    def begin_resize(self, n_cells: int) -> None:
+        """Start to make cells of another number, in the background."""
+        if self._opening is not None:
+            raise RuntimeError("a resize is in flight")
+        if n_cells > self.max_cells:
+            raise ValueError(f"{n_cells} cells; at most {self.max_cells} were announced")
+        self._params.n_ctx = self._n_ctx(n_cells)
+        self._opening = Opening(self.model.pointer, self._params)
+
+    def is_resized(self) -> bool:
+        """The new cells are ready.  Raises DecodeError, once, if there will be none."""
+        opening = self._begun()
+        if not opening.is_done():
+            return False
+        if opening.take():
+            return True
+        self._opening = None
+        raise DecodeError("llama.cpp could not create a context of another size")
+
+    def finish_resize(self, spans: Sequence[Span]) -> None:
+        """Move these cells into the new ones and go on there; other sequences are empty.
+
+        Raises DecodeError, and all is as before, when they do not go in.
+        """
+        pointer, self._opening = self._begun().take(), None
+        old, new = self._cells, self._wrap(pointer)
+        try:
+            old.move(new, spans)
+        except DecodeError:
+            new.close()
+            raise
+        lib.llama_set_n_threads(pointer, self._n_threads, self._n_threads_batch)
+        self._cells, self.n_cells = new, new.n_cells
+        self._logits, self._outputs = (0, 0, None), []
+        old.close()
+
+    def _begun(self) -> Opening:
+        if self._opening is None:
+            raise RuntimeError("no resize was begun")
+        return self._opening
+
+    def cancel_resize(self) -> None:
+        """Give up a resize that was begun; waits for it to be over."""
+        if self._opening is not None:
+            pointer, self._opening = self._opening.take(), None
+            if pointer:
+                lib.llama_free(pointer)

@@ -61,11 +61,20 @@ class Model:
         self.eos_id: int = lib.llama_vocab_eos(self.vocab)
         self.is_spm: bool = lib.llama_vocab_type(self.vocab) == lib.LLAMA_VOCAB_TYPE_SPM
         self.has_encoder: bool = lib.llama_model_has_encoder(self.pointer)
-        # A recurrent state cannot be cut back to an earlier position.
-        self.can_cut: bool = not (
-            lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
-        )
+        self._read_memory_facts()
         self.eog_ids, self.control_texts = self._special_tokens()
+
+    def _read_memory_facts(self) -> None:
+        is_recurrent: bool = lib.llama_model_is_recurrent(
+            self.pointer
+        ) or lib.llama_model_is_hybrid(self.pointer)
+        self.n_swa: int = 0 if is_recurrent else lib.llama_model_n_swa(self.pointer)
+        # A recurrent state cannot be cut back to an earlier position.  A sliding window can
+        # only as long as its older cells are there, and states do not hold them.
+        self.can_cut: bool = not (is_recurrent or self.n_swa)
+        # In a pool a sliding window's older cells are taken for other sequences' tokens, and a
+        # recurrent state is one cell that nobody can hold a part of.
+        self.can_share: bool = self.can_cut
 
     def _special_tokens(self) -> tuple[tuple[int, ...], frozenset[str]]:
         """End-of-generation ids, and the literals the tokenizer would parse as control tokens."""
@@ -116,8 +125,13 @@ class Model:
             raise ValueError(f"llama_tokenize returned {n} for {len(data)} bytes")
         return list(ids[:n])
 
-    def tokenize_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
-        """Token ids of (text, parse_special) pieces that form one text; BOS exactly once."""
+    def tokenize_segments(
+        self, segments: Iterable[tuple[str, bool]], ends: list[int] | None = None
+    ) -> list[int]:
+        """Token ids of (text, parse_special) pieces that form one text; BOS exactly once.
+
+        `ends` gets the number of ids up to the end of each piece.
+        """
         ids: list[int] = []
         for i, (text, parse_special) in enumerate(segments):
             if i == 0:
@@ -127,6 +141,8 @@ class Model:
                 )
             else:
                 ids += self._tokenize_inner(text, parse_special)
+            if ends is not None:
+                ends.append(len(ids))
         return ids
 
     def _tokenize_inner(self, text: str, parse_special: bool) -> list[int]:

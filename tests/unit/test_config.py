@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponytail.config import DEFAULTS, SETTINGS, Config, parse
+from ponytail.config import DEFAULTS, SETTINGS, Config
+from ponytail.setting import parse
 from ponytail.errors import BadConfig
 
 MODEL = {"model": "m.gguf"}
