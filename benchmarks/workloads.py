@@ -1,103 +1,35 @@
-"""The seven workloads: what is sent to a server, when, and which figures come out.
+"""The workloads that need one fresh server: what is sent, when, and which figures come out.
 
-Each workload is an async function of a freshly started server and a round's number; it
-returns an Outcome.  The texts are random common words, the same for both servers of a round
-and never the same twice, so that nothing is cached that the workload does not mean to be.
-Must not know which server it measures.
+Each is an async function of a freshly started server and a round's number; it returns an
+Outcome.  Must not know which server it measures.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import statistics
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import client
+from load import (
+    CHAT,
+    COMPLETIONS,
+    Check,
+    Outcome,
+    burst,
+    count_prompt,
+    greedy,
+    make_words,
+    median,
+    together,
+    wall_s,
+)
 from processes import Server
 
-# Words that the vocabularies in use spell as one token each, so that n words are n tokens.
-_WORD_TEXT = (
-    "the of and to in is that it was for on are as with his they at be this from have or by one"
-    " had not but what all were when we there can an your which their said if do will each about"
-    " how up out them then she many some so these would other into has more her two like him see"
-    " time could no make than first been its who now people my made over did down only way find"
-    " use may water long little very after words called just where most know get through back much"
-    " before go good new write our used me man too any day same right look think also around"
-    " another came come work three word must because does part even place well such here take why"
-    " things help put years different away again off went old number great tell men say small"
-    " every found still between name should home big give air line set own under read last never"
-    " us left end along while might next sound below something thought both few those always show"
-    " large often together house world going want school important until form food keep children"
-    " feet land side without boy once animals life enough sometimes four head above kind almost"
-    " live page got earth need far hand high year mother light parts country father let night"
-    " following picture being study second soon times story boys since white days ever paper hard"
-    " near sentence better best during today others however means try young sun ways thing whole"
-    " example several change answer room sea against top learn point city play five using usually"
-)
-WORDS = _WORD_TEXT.split()
-
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
 N_TOKENS_BEFORE_ARRIVAL = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A workload's figures, the prompt tokens behind them, and what makes them void.
-
-    `prompt_slack` is by how much the prompt tokens of two servers may differ: more than
-    nothing only where a prompt contains what the model answered.
-    """
-
-    figures: dict[str, float]
-    n_prompt: int
-    problems: tuple[str, ...] = ()
-    prompt_slack: float = 0.0
-
-
-@dataclass(slots=True)
-class _Check:
-    """Collects what is wrong with the outputs of one workload."""
-
-    problems: list[str] = field(default_factory=list)
-
-    def expect(self, is_right: bool, problem: str) -> None:
-        if not is_right:
-            self.problems.append(problem)
-
-    def stream(self, stream: client.Stream, n_tokens: int) -> None:
-        """All tokens there, ended by the limit, and really streamed (bytes may join tokens)."""
-        self.expect(
-            stream.n_completion == n_tokens, f"{stream.n_completion} tokens, not {n_tokens}"
-        )
-        self.expect(
-            stream.finish_reason == "length", f"finish_reason {stream.finish_reason}, not length"
-        )
-        n_deltas = len(stream.delta_at)
-        self.expect(n_deltas > n_tokens / 2, f"{n_tokens} tokens in {n_deltas} pieces")
-
-
-def make_words(n: int, *key: object) -> str:
-    """`n` random words; the same key gives the same words on every machine."""
-    return " ".join(random.Random("/".join(map(str, key))).choices(WORDS, k=n))
-
-
-def greedy(n_tokens: int, **fields: Any) -> dict[str, Any]:
-    """A body that yields exactly `n_tokens` tokens: the end tokens are forbidden."""
-    return {"max_tokens": n_tokens, "temperature": 0, "ignore_eos": True, **fields}
-
-
-async def warm_up(server: Server) -> None:
-    """One short exchange, so that no workload pays for what happens once per process."""
-    await client.stream(server.port, COMPLETIONS, greedy(8, prompt="Once upon a time"))
 
 
 async def single(server: Server, round_number: int) -> Outcome:
     """One stream at a time, 3 x 256 tokens: the median rate, with and without its prompt."""
-    n_tokens, check = 256, _Check()
+    n_tokens, check = 256, Check()
     streams = []
     for index in range(3):
         prompt = make_words(32, "single", round_number, index)
@@ -106,41 +38,41 @@ async def single(server: Server, round_number: int) -> Outcome:
         )
         check.stream(streams[-1], n_tokens)
     figures = {
-        "tok_s": _median((n_tokens - 1) / (s.delta_at[-1] - s.delta_at[0]) for s in streams),
-        "overall_tok_s": _median(n_tokens / (s.ended_at - s.sent_at) for s in streams),
-        "ttft_ms": _median(1000 * s.ttft_s for s in streams),
+        "tok_s": median((n_tokens - 1) / (s.delta_at[-1] - s.delta_at[0]) for s in streams),
+        "overall_tok_s": median(n_tokens / (s.ended_at - s.sent_at) for s in streams),
+        "ttft_ms": median(1000 * s.ttft_s for s in streams),
     }
-    return Outcome(figures, _n_prompt(streams), tuple(check.problems))
+    return Outcome(figures, count_prompt(streams), tuple(check.problems))
 
 
 async def distinct(server: Server, round_number: int) -> Outcome:
     """16 streams with nothing in common start together: 200 words in, 128 tokens out."""
     prompts = [make_words(200, "distinct", round_number, index) for index in range(16)]
-    streams, problems = await _burst(server, prompts, 128)
+    streams, problems = await burst(server, prompts, 128)
     memory = server.memory()
     figures = {
-        "tok_s": 16 * 128 / _wall_s(streams),
+        "tok_s": 16 * 128 / wall_s(streams),
         "ttft_max_ms": max(1000 * s.ttft_s for s in streams),
         "anon_after_mb": memory.anon_bytes / 1e6,
     }
-    return Outcome(figures, _n_prompt(streams), problems)
+    return Outcome(figures, count_prompt(streams), problems)
 
 
 async def prefix(server: Server, round_number: int) -> Outcome:
     """16 requests start together on a cold server: 1,200 words in common, 30 of their own."""
     common = make_words(1200, "prefix", round_number)
     prompts = [f"{common} {make_words(30, 'tail', round_number, index)}" for index in range(16)]
-    streams, problems = await _burst(server, prompts, 32)
+    streams, problems = await burst(server, prompts, 32)
     figures = {
-        "wall_s": _wall_s(streams),
-        "cached_share": sum(s.n_cached for s in streams) / _n_prompt(streams),
+        "wall_s": wall_s(streams),
+        "cached_share": sum(s.n_cached for s in streams) / count_prompt(streams),
     }
-    return Outcome(figures, _n_prompt(streams), problems)
+    return Outcome(figures, count_prompt(streams), problems)
 
 
 async def arrival(server: Server, round_number: int) -> Outcome:
     """A 4,600-token prompt comes to an idle server, then another beside a running stream."""
-    check = _Check()
+    check = Check()
     texts = [make_words(4600, "arrival", round_number, index) for index in range(2)]
     alone = await client.stream(server.port, COMPLETIONS, greedy(16, prompt=texts[0]))
     stream, newcomer = await _beside_a_stream(server, round_number, texts[1])
@@ -157,14 +89,14 @@ async def arrival(server: Server, round_number: int) -> Outcome:
         "newcomer_ttft_s": newcomer.ttft_s,
         "alone_ttft_s": alone.ttft_s,
     }
-    return Outcome(figures, _n_prompt([alone, stream, newcomer]), tuple(check.problems))
+    return Outcome(figures, count_prompt([alone, stream, newcomer]), tuple(check.problems))
 
 
 async def turns(server: Server, round_number: int) -> Outcome:
     """8 conversations of 4 turns; each turn goes round all of them, two at a time."""
     talks: list[list[dict[str, str]]] = [[] for _ in range(8)]
     later: list[client.Stream] = []
-    check = _Check()
+    check = Check()
     n_prompt = 0
     for turn in range(4):
         for talk_index, talk in enumerate(talks):
@@ -173,25 +105,25 @@ async def turns(server: Server, round_number: int) -> Outcome:
             talk.append({"role": "user", "content": text})
         for first in range(0, len(talks), 2):
             pair = talks[first : first + 2]
-            streams = await _together(
+            streams = await together(
                 *(client.stream(server.port, CHAT, greedy(48, messages=talk)) for talk in pair)
             )
             for talk, stream in zip(pair, streams, strict=True):
                 check.stream(stream, 48)
                 talk.append({"role": "assistant", "content": stream.text})
-            n_prompt += _n_prompt(streams)
+            n_prompt += count_prompt(streams)
             later += streams if turn > 0 else []
     figures = {
-        "ttft_ms": _median(1000 * s.ttft_s for s in later),
+        "ttft_ms": median(1000 * s.ttft_s for s in later),
         "ttft_max_ms": max(1000 * s.ttft_s for s in later),
-        "cached_share": sum(s.n_cached for s in later) / _n_prompt(later),
+        "cached_share": sum(s.n_cached for s in later) / count_prompt(later),
     }
     return Outcome(figures, n_prompt, tuple(check.problems), prompt_slack=0.03)
 
 
 async def choices(server: Server, round_number: int) -> Outcome:
     """One request for 8 answers of 64 tokens to a 1,000-token prompt."""
-    check = _Check()
+    check = Check()
     prompt = make_words(1000, "choices", round_number)
     answer = await client.post(server.port, COMPLETIONS, greedy(64, prompt=prompt, n=8))
     value = answer.json()
@@ -207,7 +139,7 @@ async def choices(server: Server, round_number: int) -> Outcome:
 
 async def start(server: Server, round_number: int) -> Outcome:
     """From exec to the first 200 of /health, to the first token; memory at both moments."""
-    check = _Check()
+    check = Check()
     at_ready = server.memory()
     body = greedy(8, prompt=make_words(8, "start", round_number))
     stream = await client.stream(server.port, COMPLETIONS, body)
@@ -242,59 +174,10 @@ async def _beside_a_stream(server: Server, round_number: int, text: str) -> list
 
     body = greedy(400, prompt=make_words(16, "running", round_number))
     running = client.stream(server.port, COMPLETIONS, body, count)
-    return await _together(running, arrive())
-
-
-async def _burst(
-    server: Server, prompts: Sequence[str], n_tokens: int
-) -> tuple[list[client.Stream], tuple[str, ...]]:
-    bodies = [greedy(n_tokens, prompt=prompt) for prompt in prompts]
-    streams = await _together(*(client.stream(server.port, COMPLETIONS, body) for body in bodies))
-    check = _Check()
-    for stream in streams:
-        check.stream(stream, n_tokens)
-    return streams, tuple(check.problems)
-
-
-async def _together(*coroutines: Coroutine[None, None, client.Stream]) -> list[client.Stream]:
-    """Like asyncio.gather, but the first failure ends the others and is raised as it is."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await together(running, arrive())
 
 
 def _largest_gap_s(stream: client.Stream, after: float) -> float:
     """The longest time without a token that ended after the moment `after`."""
     pairs = zip(stream.delta_at, stream.delta_at[1:], strict=False)
     return max(later - earlier for earlier, later in pairs if later >= after)
-
-
-def _wall_s(streams: Sequence[client.Stream]) -> float:
-    return max(s.ended_at for s in streams) - min(s.sent_at for s in streams)
-
-
-def _n_prompt(streams: Sequence[client.Stream]) -> int:
-    return sum(s.n_prompt for s in streams)
-
-
-def _median(values: Iterable[float]) -> float:
-    return statistics.median(values)
-
-
-Workload = Callable[[Server, int], Awaitable[Outcome]]
-
-# The `start` workload measures the first request itself, so it gets no warm-up.
-WITHOUT_WARM_UP = frozenset({"start"})
-WORKLOADS: dict[str, Workload] = {
-    "single": single,
-    "distinct": distinct,
-    "prefix": prefix,
-    "arrival": arrival,
-    "turns": turns,
-    "choices": choices,
-    "start": start,
-}

@@ -252,6 +252,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """By name of the `Config` field, in the order shown to people."""
 
+
 def _read_flags(flags: Mapping[str, object], source: str) -> dict[str, tuple[object, str]]:
     given = {}
     for name, raw in flags.items():

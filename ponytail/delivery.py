@@ -12,7 +12,7 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from ponytail.engine.sequence import Mail, Ticket
-from ponytail.types import Event, Failed, Finished
+from ponytail.types import Event, Failed, Finished, Truncation
 
 Indexed: TypeAlias = tuple[int, Event]
 """(choice index, event)."""
@@ -57,10 +57,12 @@ def _sink_of(loop: asyncio.AbstractEventLoop) -> LoopSink:
 class AsyncStream:
     """The events of one request in an event loop; create it inside the loop.
 
-    `done` turns true once every choice's terminal event was received.
+    `done` turns true once every choice's terminal event was received.  `truncation` says
+    what was dropped from the prompt, if the request allowed it.
     """
 
-    def __init__(self, n_choices: int) -> None:
+    def __init__(self, n_choices: int, truncation: Truncation | None = None) -> None:
+        self.truncation = truncation
         self._loop = asyncio.get_running_loop()
         sink = _sink_of(self._loop)
         self.tickets: tuple[Ticket, ...] = tuple(
@@ -113,7 +115,8 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class ThreadStream:
     """The events of one request for a reading thread; itself the sink of its tickets."""
 
-    def __init__(self, n_choices: int) -> None:
+    def __init__(self, n_choices: int, truncation: Truncation | None = None) -> None:
+        self.truncation = truncation
         self.tickets: tuple[Ticket, ...] = tuple(Ticket(self, i) for i in range(n_choices))
         self._queue: SimpleQueue[Mail] = SimpleQueue()
 

@@ -30,8 +30,9 @@ from ponytail.config import Config
 from ponytail.delivery import AsyncStream, Indexed, ThreadStream
 from ponytail.engine.sequence import Job, Ticket
 from ponytail.engine.stats import Gauges
-from ponytail.errors import ContextLengthExceeded, ShuttingDown
+from ponytail.errors import ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
+from ponytail.prompts import Encoded, Prompts
 from ponytail.runtime import Runtime, build
 from ponytail.text.output import Output
 from ponytail.types import (
@@ -46,14 +47,14 @@ from ponytail.types import (
     Sampling,
     Text,
     TextPrompt,
-    TokenPrompt,
+    Truncation,
     Usage,
 )
 
 # In process there is no client to send away: whoever asks for a thousand answers waits for them.
 _NO_QUEUE_LIMIT = 1_000_000
-# A prompt longer than this is rendered and tokenised in a thread, not in the event loop.
-_LONG_CHARS = 20_000
+# With --context-shift an answer has no end of its own but the model's and max_tokens.
+_ENDLESS = 1 << 40
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -67,9 +68,13 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """All choices of one request; `text`, `finish_reason` and `usage` are the first one's."""
+    """All choices of one request; `text`, `finish_reason` and `usage` are the first one's.
+
+    `truncation` says what `truncation="auto"` dropped.
+    """
 
     choices: tuple[Choice, ...]
+    truncation: Truncation | None = None
 
     @property
     def text(self) -> str:
@@ -124,6 +129,7 @@ class LLM:
         self._limits = Limits(n_vocab=self.n_vocab, n_ctx=self.n_ctx)
         self._chat = ChatCompletions(self.defaults)
         self._completions = Completions(self.defaults)
+        self._prompts = Prompts(runtime.model, runtime.template, self.n_ctx)
         self._is_closed = False
         self._lock = threading.Lock()
         # The engine thread must be out of libllama before the interpreter takes it down.
@@ -142,11 +148,12 @@ class LLM:
 
     def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
         """Answer a conversation; blocks until it is complete."""
-        return _collect(self._run(self._chat_request(messages, options)))
+        stream = self._run(self._chat_request(messages, options))
+        return _collect(iter(stream), stream.truncation)
 
     def complete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
         """Continue raw text or token ids; blocks until it is complete."""
-        return _collect(self._run(self._completion_request(prompt, options)))
+        return _collect(iter(self._run(self._completion_request(prompt, options))))
 
     def stream(self, messages: Sequence[dict[str, Any]], **options: Any) -> Iterator[Event]:
         """Events of one answer as they come; leaving the loop early cancels it."""
@@ -155,18 +162,20 @@ class LLM:
 
     async def achat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
         """Async twin of chat; cancelling the task cancels the work."""
-        return _collect([e async for e in self._arun(self._chat_request(messages, options))])
+        stream = await self.open(self._chat_request(messages, options))
+        return _collect([e async for e in _events(stream)], stream.truncation)
 
     async def acomplete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
         """Async twin of complete."""
-        request = self._completion_request(prompt, options)
-        return _collect([e async for e in self._arun(request)])
+        stream = await self.open(self._completion_request(prompt, options))
+        return _collect([e async for e in _events(stream)])
 
     async def astream(
         self, messages: Sequence[dict[str, Any]], **options: Any
     ) -> AsyncIterator[Event]:
         """Async twin of stream."""
-        async for _, event in self._arun(self._chat_request(messages, options, stream=True)):
+        stream = await self.open(self._chat_request(messages, options, stream=True))
+        async for _, event in _events(stream):
             yield _checked(event)
 
     def _chat_request(
@@ -181,29 +190,21 @@ class LLM:
         body = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
         return self._completions.parse(body, self._limits)
 
-    def _run(self, request: GenerateRequest) -> Iterator[Indexed]:
-        stream = ThreadStream(len(request.prompts) * request.n)
-        self._submit(request, self._encode_all(request), stream.tickets)
-        return iter(stream)
-
-    async def _arun(self, request: GenerateRequest) -> AsyncIterator[Indexed]:
-        stream = await self.open(request)
-        try:
-            while not stream.done:
-                for item in await stream.receive():
-                    yield item
-        finally:
-            stream.cancel()
+    def _run(self, request: GenerateRequest) -> ThreadStream:
+        encoded = self._encode(request)
+        stream = ThreadStream(len(request.prompts) * request.n, encoded[0].truncation)
+        self._submit(request, encoded, stream.tickets)
+        return stream
 
     # -- what the server uses ------------------------------------------------------------
 
     async def open(self, request: GenerateRequest) -> AsyncStream:
         """Render, tokenise and queue a request; raises before anything is generated."""
-        if sum(map(_n_chars, request.prompts)) > _LONG_CHARS:
-            encoded = await asyncio.to_thread(self._encode_all, request)
+        if self._prompts.is_long(request):
+            encoded = await asyncio.to_thread(self._encode, request)
         else:
-            encoded = self._encode_all(request)
-        stream = AsyncStream(len(request.prompts) * request.n)
+            encoded = self._encode(request)
+        stream = AsyncStream(len(request.prompts) * request.n, encoded[0].truncation)
         self._submit(request, encoded, stream.tickets)
         return stream
 
@@ -243,46 +244,30 @@ class LLM:
 
     # -- requests to jobs ----------------------------------------------------------------
 
-    def _encode_all(self, request: GenerateRequest) -> list[list[int]]:
+    def _encode(self, request: GenerateRequest) -> list[Encoded]:
         self._ensure_open()
-        encoded = [self._encode(prompt) for prompt in request.prompts]
-        for prompt, ids in zip(request.prompts, encoded, strict=True):
-            if len(ids) >= self.n_ctx:
-                name = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-                raise ContextLengthExceeded(len(ids), self.n_ctx, param=name)
-        return encoded
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        model = self._runtime.model
-        match prompt:
-            case ChatPrompt():
-                segments = self._runtime.template.render(prompt)
-                return model.tokenize_segments((s.text, s.is_scaffold) for s in segments)
-            case TextPrompt(text):
-                return model.tokenize_segments([(text, True)])
-            case TokenPrompt(ids):
-                return list(ids)
+        return self._prompts.encode(request)
 
     def _submit(
-        self, request: GenerateRequest, encoded: list[list[int]], tickets: tuple[Ticket, ...]
+        self, request: GenerateRequest, encoded: list[Encoded], tickets: tuple[Ticket, ...]
     ) -> None:
         seed = request.sampling.seed
         seed = secrets.randbits(32) if seed is None else seed
         jobs = []
-        for i, ids in enumerate(encoded):
-            prefix = self._echo(request.prompts[i], ids) if request.echo else ""
+        for i, prompt in enumerate(encoded):
+            prefix = self._echo(request.prompts[i], prompt.ids) if request.echo else ""
             for j in range(request.n):
                 ticket = tickets[i * request.n + j]
-                jobs.append(self._job(request, ids, ticket, seed + j, prefix))
+                jobs.append(self._job(request, prompt, ticket, seed + j, prefix))
         self._runtime.engine.submit(jobs)
 
     def _job(
-        self, request: GenerateRequest, ids: list[int], ticket: Ticket, seed: int, prefix: str
+        self, request: GenerateRequest, prompt: Encoded, ticket: Ticket, seed: int, prefix: str
     ) -> Job:
-        room = self.n_ctx - len(ids)
+        room = _ENDLESS if self.config.context_shift else self.n_ctx - len(prompt.ids)
         return Job(
             ticket=ticket,
-            prompt=ids,
+            prompt=prompt.ids,
             output=Output(self._runtime.pieces, request.stop, request.sampling.min_tokens),
             sampling=request.sampling,
             seed=seed,
@@ -290,6 +275,8 @@ class LLM:
             is_streaming=request.stream,
             is_solo=request.deterministic,
             prefix=prefix,
+            n_keep=prompt.n_keep,
+            marks=() if self._runtime.context.can_cut else prompt.marks,
         )
 
     def _echo(self, prompt: Prompt, ids: list[int]) -> str:
@@ -325,14 +312,14 @@ class LLM:
         self.close()
 
 
-def _n_chars(prompt: Prompt) -> int:
-    match prompt:
-        case ChatPrompt(messages=messages):
-            return sum(len(m.content) for m in messages)
-        case TextPrompt(text):
-            return len(text)
-        case TokenPrompt():
-            return 0
+async def _events(stream: AsyncStream) -> AsyncIterator[Indexed]:
+    """All events; leaving early cancels."""
+    try:
+        while not stream.done:
+            for item in await stream.receive():
+                yield item
+    finally:
+        stream.cancel()
 
 
 def _checked(event: Event) -> Event:
@@ -341,7 +328,9 @@ def _checked(event: Event) -> Event:
     return event
 
 
-def _collect(items: Iterator[Indexed] | list[Indexed]) -> Answer:
+def _collect(
+    items: Iterator[Indexed] | list[Indexed], truncation: Truncation | None = None
+) -> Answer:
     texts: dict[int, list[str]] = {}
     thoughts: dict[int, list[str]] = {}
     ends: dict[int, Finished] = {}
@@ -365,5 +354,6 @@ def _collect(items: Iterator[Indexed] | list[Indexed]) -> Answer:
                 stop=end.stop,
             )
             for i, end in sorted(ends.items())
-        )
+        ),
+        truncation,
     )

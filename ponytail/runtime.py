@@ -111,9 +111,7 @@ def _model(config: Config, on_progress: Callable[[float], None] | None) -> Model
     return model
 
 
-def _sizing(
-    config: Config, header: GGUFHeader, available_bytes: int, can_share: bool
-) -> Sizing:
+def _sizing(config: Config, header: GGUFHeader, available_bytes: int, can_share: bool) -> Sizing:
     wish = Wish(
         ctx_size=config.ctx_size,
         parallel=config.parallel,
@@ -122,9 +120,7 @@ def _sizing(
         kv_memory=config.kv_memory,
     )
     bytes_per_token = header.kv_bytes_per_token(config.cache_type_k, config.cache_type_v)
-    return choose(
-        header.n_ctx_train, bytes_per_token, available_bytes, wish, can_share=can_share
-    )
+    return choose(header.n_ctx_train, bytes_per_token, available_bytes, wish, can_share=can_share)
 
 
 def _ensure_shift(config: Config, context: Context) -> None:

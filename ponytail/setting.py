@@ -35,14 +35,17 @@ class Amount:
         return f"{100 * self.share:g}%" if self.n_bytes is None else f"{self.n_bytes} bytes"
 
 
-_AMOUNT = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[kmgt]i?b?|b|)", re.IGNORECASE
-)
+_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[kmgt]i?b?|b|)", re.IGNORECASE)
 # As people mean them: K, M, G and KiB, MiB, GiB are powers of 1024; kB, MB, GB of 1000.
 _UNITS = {"": 1, "b": 1} | {
     spelling: base**power
     for power, letter in enumerate("kmgt", start=1)
-    for spelling, base in ((letter, 1024), (letter + "ib", 1024), (letter + "i", 1024), (letter + "b", 1000))
+    for spelling, base in (
+        (letter, 1024),
+        (letter + "ib", 1024),
+        (letter + "i", 1024),
+        (letter + "b", 1000),
+    )
 }
 _MAX_BYTES = 2**60
 _SIZE_WORDS = {

@@ -152,9 +152,7 @@ def _choose_ctx(n_budget: int, window: int, parallel: int, wish: Wish, can_share
     """
     if padded(window) * parallel <= n_budget:
         return window
-    each = _SMALLEST_CTX
-    while 2 * each < window and 2 * each * parallel <= n_budget:
-        each *= 2
+    each = max(_SMALLEST_CTX, n_budget // parallel // PAD * PAD)
     useful = min(window, _AUTO_TOKENS)
     if can_share and wish.layout != "split" and 2 * n_budget >= 3 * padded(useful):
         each = max(each, useful)

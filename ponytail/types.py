@@ -110,8 +110,17 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     stream: bool = False
     include_usage: bool = False
     echo: bool = False
+    truncates: bool = False
+    """Drop the oldest turns of a conversation that does not fit, instead of refusing it."""
     deterministic: bool = False
     """Computed alone and from nothing: the same seed gives the same text whatever else runs."""
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """What was dropped from a conversation to make it fit; zeros when it fitted."""
+
+    n_messages: int
+    n_turns: int
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -29,8 +29,9 @@ INTERNAL: dict[str, set[str]] = {
     "engine": BOTTOM | {"text"},
     "api": BOTTOM | {"text"},
     "delivery": BOTTOM | {"engine"},
+    "prompts": BOTTOM | {"text", "llama"},
     "runtime": BOTTOM | {"text", "llama", "engine"},
-    "llm": BOTTOM | {"text", "llama", "engine", "api", "delivery", "runtime"},
+    "llm": BOTTOM | {"text", "llama", "engine", "api", "delivery", "prompts", "runtime"},
     "server": BOTTOM | {"text", "engine", "api", "llm"},
     "cli": BOTTOM | {"text", "llama", "engine", "api", "llm", "server"},
     "__main__": {"cli"},
@@ -44,6 +45,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "engine": {"msgspec"},
     "api": {"msgspec"},
     "llm": {"msgspec"},
+    "prompts": {"msgspec"},
     "server": {"starlette", "uvicorn", "msgspec", "prometheus_client"},
     "cli": {"click"},
 }

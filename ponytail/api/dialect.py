@@ -12,19 +12,21 @@ from typing import Any, Protocol
 import msgspec
 
 from ponytail.errors import PonytailError
-from ponytail.types import Event, GenerateRequest
+from ponytail.types import Event, GenerateRequest, Truncation
 
 
 class Reply(msgspec.Struct, frozen=True):
     """What every reply states: its id, the unix time in seconds, and the model that answers.
 
     `fingerprint` changes when the same seed may give another text (build, threads).
+    `truncation` is there when the request asked for it.
     """
 
     id: str
     created: int
     model: str
     fingerprint: str = ""
+    truncation: Truncation | None = None
 
 
 class Limits(msgspec.Struct, frozen=True):

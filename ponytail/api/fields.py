@@ -218,6 +218,25 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return " or ".join(f'"{choice}"' for choice in self.choices)
+
+    def read(self, value: object, path: str, limits: Limits) -> str:
+        if value not in self.choices:
+            raise wrong(self, value, path)
+        return str(value)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": [*self.choices]}
+
+
+@dataclass(frozen=True, slots=True)
 class Only:
     """A field this server cannot honour: only values that ask for nothing pass."""
 

@@ -107,6 +107,7 @@ def _request(
         stream=values.get("stream", False),
         include_usage=values.get("stream_options", {}).get("include_usage", False),
         echo=values.get("echo", False),
+        truncates=values.get("truncation") == "auto",
         deterministic=values.get("deterministic", False),
     )
 

@@ -75,13 +75,20 @@ class _Tally:
 
 
 def _head(reply: Reply, kind: str) -> dict[str, Any]:
-    return {
+    head: dict[str, Any] = {
         "id": reply.id,
         "object": kind,
         "created": reply.created,
         "model": reply.model,
         "system_fingerprint": reply.fingerprint or None,
     }
+    if reply.truncation is not None:
+        head["truncation"] = {
+            "type": "auto",
+            "dropped_messages": reply.truncation.n_messages,
+            "dropped_turns": reply.truncation.n_turns,
+        }
+    return head
 
 
 class _Frame:

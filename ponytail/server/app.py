@@ -72,7 +72,7 @@ class Generate:
         stream = await llm.open(request)
         try:
             reply_id = dialect.id_prefix + uuid.uuid4().hex
-            reply = Reply(reply_id, int(time.time()), llm.name, llm.fingerprint)
+            reply = Reply(reply_id, int(time.time()), llm.name, llm.fingerprint, stream.truncation)
             encoder = dialect.encoder(reply, request)
             if request.stream:
                 await send_stream(send, stream, encoder, self._keep_alive_s)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, assert_never
 
 from ponytail.errors import EngineFailed, ModelLoading, ShuttingDown, StartError
-from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling
+from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling, Truncation
 
 log = logging.getLogger("ponytail.server")
 
@@ -36,6 +36,9 @@ class EventStream(Protocol):
 
     @property
     def done(self) -> bool: ...
+
+    @property
+    def truncation(self) -> Truncation | None: ...
 
     async def receive(self, timeout_s: float | None = None) -> list[tuple[int, Event]]: ...
 

@@ -31,7 +31,7 @@ def refusal(*flags: str) -> str:
 def test_the_start_up_line_states_the_real_sizes(server: Server):
     line = server.lines[0]
     # 4 x 2,048 cells of 23,040 bytes.
-    assert "KV 180 MB (8192 cells, f16/f16)" in line
+    assert "growing to 180 (8192 cells, f16/f16)" in line
     assert "model 92 MB" in line
     assert "ctx 2048 per request, parallel 4" in line
     assert "threads" in line

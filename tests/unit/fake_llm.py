@@ -59,6 +59,7 @@ class FakeStream:
         self.was_read = threading.Event()
         self.ended = threading.Event()
         self.n_receives = 0
+        self.truncation = None
         self._llm = llm
         self._loop = asyncio.get_running_loop()
         self._batches: asyncio.Queue[list[tuple[int, Event]]] = asyncio.Queue()

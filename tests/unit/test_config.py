@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponytail.config import DEFAULTS, SETTINGS, Config
-from ponytail.setting import parse
 from ponytail.errors import BadConfig
+from ponytail.setting import parse
 
 MODEL = {"model": "m.gguf"}
 
@@ -53,10 +53,22 @@ def test_every_setting_can_come_from_its_variable(tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("x")
     special = {"chat_template_file": str(template), "threads": "3", "ubatch_size": "7"}
-    words = {"path": "some/path", "text": "word", "integer": "16", "number": "2.5", "switch": "yes"}
+    words = {
+        "path": "some/path",
+        "text": "word",
+        "integer": "512",
+        "number": "2.5",
+        "switch": "yes",
+        "size": "3GiB",
+        "amount": "25%",
+    }
+    special |= {"batch_size": "256", "parallel": "16"}
     for name, setting in SETTINGS.items():
         raw = special.get(name) or words.get(setting.kind) or setting.choices[-1]
-        config = Config.load(MODEL if name != "model" else {}, {setting.variable: raw})
+        env = {setting.variable: raw}
+        if name == "kv_disk":
+            env["PONYTAIL_KV_DIR"] = "some/path"
+        config = Config.load(MODEL if name != "model" else {}, env)
         assert getattr(config, name) == parse(setting, raw, "here"), name
         assert getattr(config, name) != DEFAULTS.get(name) or setting.kind == "choice", name
 
@@ -200,3 +212,45 @@ def test_quantised_v_cache_needs_flash_attention() -> None:
     assert "--flash-attn (from PONYTAIL_FLASH_ATTN) is off" in message
     for fine in ({"cache_type_v": "q8_0"}, {"cache_type_k": "q8_0", "flash_attn": "off"}):
         Config.load(MODEL | fine, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("512MiB", 512 << 20),
+        ("2g", 2 << 30),
+        ("1.5 GiB", 3 << 29),
+        ("2GB", 2_000_000_000),
+        ("3kb", 3000),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, n_bytes: int) -> None:
+    config = Config.load(MODEL | {"kv_ram": text, "kv_dir": "d", "kv_disk": text}, {})
+    assert config.kv_ram is not None
+    assert (config.kv_ram.of(10**12), config.kv_disk) == (n_bytes, n_bytes)
+
+
+def test_a_share_is_of_what_is_available() -> None:
+    config = Config.load(MODEL | {"kv_memory": "25%"}, {})
+    assert config.kv_memory is not None
+    assert config.kv_memory.of(1000) == 250
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"kv_ram": "lots"}, "--kv-ram: 'lots' (from the command line) is not bytes, as 500MiB"),
+        ({"kv_memory": "150%"}, "is more than there is"),
+        ({"kv_dir": "d", "kv_disk": "10%"}, "--kv-disk: '10%' (from the command line) is not"),
+        ({"kv_cells": "100"}, "--kv-cells: '100' (from the command line) is out of range: 256"),
+        ({"kv_cells": "4096", "kv_memory": "1G"}, "--kv-cells (from the command line) excludes"),
+        ({"kv_disk": "1G"}, "--kv-disk (from the command line) needs --kv-dir"),
+        ({"kv_layout": "both"}, "is not one of auto, shared, split"),
+    ],
+)
+def test_wrong_kv_settings_are_named(flags: dict[str, str], words: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        Config.load(MODEL | flags, {})
+    assert words in str(caught.value)

@@ -113,6 +113,10 @@ EFFECTS: dict[str, list[tuple[Any, Callable[[GenerateRequest], Any], Any]]] = {
         (-(2**63), lambda r: r.sampling.seed, -(2**63)),
         (-1, lambda r: r.sampling.seed, None),
     ],
+    "truncation": [
+        ("auto", lambda r: r.truncates, True),
+        ("disabled", lambda r: r.truncates, False),
+    ],
     "deterministic": [(True, lambda r: r.deterministic, True)],
     "ignore_eos": [(True, lambda r: r.sampling.ignore_eos, True)],
     "min_tokens": [(4, lambda r: r.sampling.min_tokens, 4)],

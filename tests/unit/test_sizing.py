@@ -1,94 +1,153 @@
-"""Context and parallelism from memory."""
+"""Context, requests at once and KV cells from memory."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ponytail.errors import BadConfig
-from ponytail.sizing import choose, padded
+from ponytail.setting import Amount
+from ponytail.sizing import Sizing, Wish, choose, padded, ram_bytes
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-# SmolLM2-135M at f16.
-TOKEN = 23_040
+# SmolLM2-135M, and an 8B model with grouped queries, at f16.
+TOKEN, TOKEN_8B = 23_040, 131_072
+
+
+def size(window: int, token: int, available: int, *, can_share: bool = True, **wish: Any) -> Sizing:
+    return choose(window, token, available, Wish(**wish), can_share=can_share)
 
 
 def test_plenty_of_memory_gives_the_whole_window_to_four() -> None:
-    sizing = choose(8192, TOKEN, 16 * GIB, None, 0)
-    assert (sizing.ctx, sizing.parallel, sizing.n_cells) == (8192, 4, 32_768)
+    sizing = size(8192, TOKEN, 16 * GIB)
+    assert (sizing.ctx, sizing.parallel, sizing.layout) == (8192, 4, "split")
+    assert (sizing.n_cells, sizing.n_cells_max) == (32_768, 8192)
     assert sizing.kv_bytes == 32_768 * TOKEN
     assert "ctx 8192 is the model's whole window; parallel 4 from memory" in sizing.reason
+    assert "layout split: each has cells for all of its ctx" in sizing.reason
 
 
 @pytest.mark.parametrize(("available", "parallel"), [(8192, 4), (8191, 2), (4096, 2), (4095, 1)])
 def test_auto_parallel_is_the_most_that_leaves_half_free(available: int, parallel: int) -> None:
     # A window of 1024 tokens of 1 byte: 4 requests take 4096 of the 8192.
-    assert choose(1024, 1, available, None, 0).parallel == parallel
+    assert size(1024, 1, available).parallel == parallel
 
 
-def test_auto_parallel_asks_for_8192_tokens_each_of_a_long_window() -> None:
-    sizing = choose(131_072, 1, 2 * 4 * 8192, None, 0)
-    assert (sizing.ctx, sizing.parallel) == (8192, 4)
-    assert "ctx 8192 of the model's window of 131072, to fit in memory" in sizing.reason
+def test_a_long_window_is_not_cut_below_8192_where_a_pool_holds_it() -> None:
+    # An 8 GB laptop with an 8B model: some 3 GB are left when the weights are in.
+    sizing = size(131_072, TOKEN_8B, 3 * GIB)
+    assert (sizing.ctx, sizing.parallel, sizing.layout) == (12_288, 1, "split")
+    sizing = size(131_072, TOKEN_8B, 4 * GIB, parallel=4)
+    assert (sizing.ctx, sizing.layout, sizing.n_cells) == (8192, "shared", 16_384)
+    assert "layout shared: a pool of 16384 cells, each may use up to 8192" in sizing.reason
 
 
-def test_auto_parallel_follows_the_ctx_that_was_asked() -> None:
-    assert choose(131_072, 1, 2 * 32_768, 32_768, 0).parallel == 1
-    assert choose(131_072, 1, 2 * 32_768, 16_384, 0).parallel == 2
+def test_a_small_container_gets_what_fits_it() -> None:
+    sizing = size(8192, TOKEN, 600 * MIB)
+    assert sizing.kv_bytes <= 300 * MIB
+    assert (sizing.ctx, sizing.parallel) == (8192, 1)
 
 
-def test_ctx_is_the_largest_power_of_two_that_fits() -> None:
-    assert choose(10_000, 1, 2 * 10_240, None, 1).ctx == 10_000
-    assert choose(10_000, 1, 2 * 10_239, None, 1).ctx == 8192
-    assert choose(10_000, 1, 2 * 8191, None, 1).ctx == 4096
-    assert choose(10_000, 1, 2 * 300, None, 1).ctx == 256
+def test_ctx_is_per_request_and_four_of_them_share_what_is_less() -> None:
+    sizing = size(8192, TOKEN, 16 * GIB, ctx_size=4096, parallel=4)
+    assert (sizing.ctx, sizing.layout, sizing.n_cells) == (4096, "split", 16_384)
+    sizing = size(8192, TOKEN, 16 * GIB, ctx_size=4096, parallel=4, kv_cells=6000)
+    assert (sizing.ctx, sizing.layout, sizing.n_cells) == (4096, "shared", 6144)
 
 
-def test_explicit_values_are_honoured_beyond_half() -> None:
-    sizing = choose(8192, TOKEN, 200 * MIB, 4096, 2)
-    assert (sizing.ctx, sizing.parallel) == (4096, 2)
-    assert "more than half of the 200.0 MiB available" in sizing.reason
+def test_what_was_asked_may_take_more_than_half_of_the_memory() -> None:
+    sizing = size(8192, TOKEN, 200 * MIB, ctx_size=6000, parallel=2)
+    assert (sizing.ctx, sizing.layout, sizing.n_cells) == (6000, "shared", 6144)
+    assert "more than half of the 200.0 MiB free" in sizing.reason
 
 
 def test_ctx_is_enforced_as_asked_while_cells_are_padded() -> None:
-    sizing = choose(8192, 1, GIB, 1000, 3)
-    assert (sizing.ctx, sizing.n_cells_per_seq, sizing.n_cells) == (1000, 1024, 3072)
+    sizing = size(8192, 1, GIB, ctx_size=1000, parallel=3)
+    assert (sizing.ctx, sizing.n_cells_max, sizing.n_cells) == (1000, 1024, 3072)
 
 
 def test_tiny_window_is_used_whole() -> None:
-    assert choose(64, 1, GIB, None, 0).ctx == 64
+    assert size(64, 1, GIB).ctx == 64
 
 
 def test_model_without_kv_takes_no_memory() -> None:
-    sizing = choose(4096, 0, 0, None, 0)
+    sizing = size(4096, 0, 0, can_share=False)
     assert (sizing.ctx, sizing.parallel, sizing.kv_bytes) == (4096, 4, 0)
 
 
 def test_ctx_beyond_the_window_is_honoured_and_said() -> None:
-    sizing = choose(2048, 1, GIB, 4096, 1)
+    sizing = size(2048, 1, GIB, ctx_size=4096, parallel=1)
     assert sizing.ctx == 4096
     assert "longer than the 2048 the model was trained on" in sizing.reason
 
 
-def test_refusal_names_both_numbers_and_what_would_fit() -> None:
+def test_a_capacity_may_be_bytes_or_a_share() -> None:
+    assert size(8192, TOKEN, 16 * GIB, kv_memory=Amount(share=0.01)).n_cells == 7424
+    sizing = size(8192, TOKEN, 16 * GIB, kv_memory=Amount(n_bytes=512 * MIB), parallel=4)
+    assert sizing.kv_bytes <= 512 * MIB
+    assert (sizing.layout, sizing.ctx) == ("shared", 8192)
+
+
+def test_more_cells_than_all_requests_can_use_are_not_made() -> None:
+    sizing = size(2048, TOKEN, 16 * GIB, kv_cells=100_000, parallel=2)
+    assert sizing.n_cells == 4096
+    assert "more than 4096 cells are of no use" in sizing.reason
+
+
+def test_a_layout_that_was_asked_is_kept() -> None:
+    sizing = size(8192, TOKEN, 16 * GIB, parallel=4, layout="shared")
+    assert (sizing.layout, sizing.n_cells, sizing.n_cells_max) == ("shared", 32_768, 32_768)
+    sizing = size(8192, TOKEN, 16 * GIB, parallel=4, layout="split", kv_cells=8192)
+    assert (sizing.layout, sizing.ctx, sizing.n_cells_max) == ("split", 2048, 2048)
+
+
+def test_few_cells_at_start_whatever_the_capacity() -> None:
+    split = size(8192, TOKEN, 16 * GIB, ctx_size=8192, parallel=16)
+    assert (split.n_cells, split.n_cells_start) == (131_072, 512)
+    shared = size(8192, TOKEN, 16 * GIB, ctx_size=8192, parallel=16, layout="shared")
+    assert (shared.n_cells, shared.n_cells_start) == (131_072, 5632)
+    assert size(64, TOKEN, GIB, parallel=1).n_cells_start == 256
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        (
+            {"ctx_size": 8192, "parallel": 4, "kv_cells": 4096},
+            "4096 KV cells (--kv-cells or --kv-memory) are fewer than the 8192 that "
+            "--ctx-size 8192 with --parallel 4 needs in the shared layout; "
+            "--ctx-size 4096 with --parallel 4 would fit",
+        ),
+        (
+            {"ctx_size": 4096, "parallel": 4, "kv_cells": 8192, "layout": "split"},
+            "8192 KV cells (--kv-cells or --kv-memory) are fewer than the 16384",
+        ),
+        ({"ctx_size": 65_536, "parallel": 4}, "needs 67108864 bytes (64.0 MiB)"),
+        ({"ctx_size": 16_384, "parallel": 4, "layout": "split"}, "with --parallel 2 would fit"),
+        ({"kv_memory": Amount(n_bytes=1000)}, "--kv-memory 1000 bytes holds 0 cells"),
+        ({"layout": "split", "kv_cells": 256, "parallel": 8}, "--parallel 1 would fit"),
+    ],
+)
+def test_refusals_have_the_numbers_and_what_would_fit(wish: dict[str, Any], words: str) -> None:
     with pytest.raises(BadConfig) as caught:
-        choose(32_768, KIB, 40 * MIB, 32_768, 4)
-    message = str(caught.value)
-    assert "--ctx-size 32768 with --parallel 4 needs 134217728 bytes (128.0 MiB)" in message
-    assert "41943040 bytes (40.0 MiB) are available" in message
-    assert "--ctx-size 4096 with --parallel 4 would fit" in message
-    choose(32_768, KIB, 40 * MIB, 4096, 4)
+        size(32_768, KIB, 40 * MIB, **wish)
+    assert words in str(caught.value)
 
 
-def test_refusal_offers_fewer_requests_at_once() -> None:
-    with pytest.raises(BadConfig, match="or --ctx-size 4096 with --parallel 3 would fit"):
-        choose(4096, KIB, 30 * MIB, 4096, 8)
+def test_a_memory_without_a_pool_is_never_shared() -> None:
+    sizing = size(8192, KIB, 40 * MIB, parallel=4, can_share=False)
+    assert (sizing.layout, sizing.ctx) == ("split", 5120)
+    with pytest.raises(BadConfig, match="has no pool"):
+        size(8192, KIB, 40 * MIB, parallel=4, layout="shared", can_share=False)
 
 
-def test_no_room_for_the_smallest_context_is_refused() -> None:
-    with pytest.raises(BadConfig, match="no context fits"):
-        choose(8192, MIB, 100 * MIB, None, 0)
+def test_host_memory_for_prefixes_is_a_tenth_by_default_and_may_be_nothing() -> None:
+    assert ram_bytes(None, GIB) == GIB // 10
+    assert ram_bytes(Amount(n_bytes=0), GIB) == 0
+    assert ram_bytes(Amount(share=0.5), GIB) == GIB // 2
 
 
 @given(
@@ -97,22 +156,38 @@ def test_no_room_for_the_smallest_context_is_refused() -> None:
     available=st.integers(0, 2**38),
     ctx=st.none() | st.integers(16, 200_000),
     parallel=st.integers(0, 64),
+    layout=st.sampled_from(["auto", "split", "shared"]),
+    kv_cells=st.none() | st.integers(256, 10**6),
+    can_share=st.booleans(),
 )
 def test_choice_keeps_its_promises(
-    window: int, token: int, available: int, ctx: int | None, parallel: int
+    window: int,
+    token: int,
+    available: int,
+    ctx: int | None,
+    parallel: int,
+    layout: str,
+    kv_cells: int | None,
+    can_share: bool,
 ) -> None:
-    least = padded(min(window, 256) if ctx is None else ctx) * (parallel or 1) * token
-    if least > available:
-        with pytest.raises(BadConfig):
-            choose(window, token, available, ctx, parallel)
+    wish = {"ctx_size": ctx, "parallel": parallel, "layout": layout, "kv_cells": kv_cells}
+    try:
+        sizing = size(window, token, available, can_share=can_share, **wish)
+    except BadConfig:
+        least = padded(min(window, 256) if ctx is None else ctx) * token
+        is_hopeless = least > available or (layout == "shared" and not can_share)
+        assert is_hopeless or kv_cells is not None or layout == "split" or not can_share
         return
-    sizing = choose(window, token, available, ctx, parallel)
     assert sizing.kv_bytes == sizing.n_cells * token <= available
-    assert sizing.n_cells == sizing.n_cells_per_seq * sizing.parallel
-    assert sizing.n_cells_per_seq % 256 == 0
-    assert 0 <= sizing.n_cells_per_seq - sizing.ctx < 256
+    assert padded(sizing.ctx) <= sizing.n_cells
+    assert sizing.layout == "split" or can_share
+    assert layout in ("auto", sizing.layout)
     assert ctx is None or sizing.ctx == ctx
     assert parallel == 0 or sizing.parallel == parallel
-    if ctx is None:
-        assert sizing.ctx <= window
+    assert ctx is not None or sizing.ctx <= window
+    assert 0 < sizing.n_cells_start <= sizing.n_cells_max
+    assert sizing.n_cells_start % 256 == sizing.n_cells_max % 256 == 0
+    each = sizing.n_cells_max * (sizing.parallel if sizing.layout == "split" else 1)
+    assert each == sizing.n_cells
+    if ctx is None and kv_cells is None:
         assert 2 * sizing.kv_bytes <= available or sizing.ctx <= 256
