@@ -7,15 +7,22 @@ says whether rounding can explain it.
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import client
-from workloads import COMPLETIONS, greedy
+from load import COMPLETIONS, greedy
 
 N_TOKENS = 64
 # Two builds of llama.cpp, or two batch shapes in one, differ by about this much in a logit.
 TIE_GAP = 0.1
+# Over random words calls are closer and noise larger: llama-server's own texts, alone and 16 at
+# a time, parted at gaps of up to 0.15 (100 words in, 60 tokens out).
+JUDGED_TIE_GAP = 0.2
+# From the last common space to where two texts part it is one long word at most.
+N_JUDGED = 16
 
 PROMPTS = (
     "The capital of France is",
@@ -103,6 +110,40 @@ def _judge(index: int, position: int, rest: bytes, best: list[dict[str, Any]]) -
     gap = best[0]["logprob"] - best[1]["logprob"]
     runner_up = bytes(best[1]["bytes"])
     return Difference(index, position, gap, rest.startswith(runner_up))
+
+
+async def find_gap(port: int, prompt: str, one: str, other: str) -> float:
+    """How close the call was where two greedy answers to one prompt part; the peer tells.
+
+    How far the less likely of the two ways is behind the best in log-probability; infinite
+    where one of them is not among the peer's best five.
+    """
+    kept = _common_words(one, other)
+    body = greedy(N_JUDGED, prompt=prompt + kept, logprobs=5)
+    answer = (await client.post(port, COMPLETIONS, body)).json()["choices"][0]
+    rests = [text[len(kept) :].encode() for text in (one, other)]
+    for token in answer["logprobs"]["content"]:
+        piece = bytes(token["bytes"])
+        if not all(rest.startswith(piece) for rest in rests):
+            return max(_distance(rest, token["top_logprobs"]) for rest in rests)
+        rests = [rest[len(piece) :] for rest in rests]
+    return math.inf
+
+
+def _common_words(one: str, other: str) -> str:
+    """What both begin with, up to a space: the same tokens as in the answers from there on."""
+    pairs = zip(one, other, strict=False)
+    n_same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return one[: max(one.rfind(" ", 0, n_same), 0)]
+
+
+def _distance(rest: bytes, best: list[dict[str, Any]]) -> float:
+    """How far the longest candidate that `rest` begins with is behind the first."""
+    fitting = [candidate for candidate in best if rest.startswith(bytes(candidate["bytes"]))]
+    if not fitting:
+        return math.inf
+    taken = max(fitting, key=lambda candidate: len(candidate["bytes"]))
+    return float(best[0]["logprob"] - taken["logprob"])
 
 
 def summarise(differences: list[Difference]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import random
 import statistics
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import client
 from processes import Server
@@ -41,19 +41,22 @@ WORDS = _WORD_TEXT.split()
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A workload's figures, the prompt tokens behind them, and what makes them void.
+    """A workload's figures, the prompt tokens behind them, what makes them void, and remarks.
 
-    `prompt_slack` is by how much the prompt tokens of two servers may differ: more than
-    nothing only where a prompt contains what the model answered.
+    `prompt_slack` is by what share the prompt tokens of two servers may differ: more than
+    nothing only where a prompt contains what the model answered, or where one may fail.
     """
 
     figures: dict[str, float]
     n_prompt: int
     problems: tuple[str, ...] = ()
     prompt_slack: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ async def burst(
     return streams, tuple(check.problems)
 
 
-async def together(*coroutines: Coroutine[None, None, client.Stream]) -> list[client.Stream]:
+async def together(*coroutines: Coroutine[None, None, Result]) -> list[Result]:
     """Like asyncio.gather, but the first failure ends the others and is raised as it is."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:

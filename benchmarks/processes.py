@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +39,9 @@ PEER_TEMPLATE = (
 )
 # Without -t: it takes the usable cores by itself; a given number would be used as it is.
 OURS_TEMPLATE = "{path} -m ponytail --model {model} --port {port} -np {parallel} -c {ctx}"
+COMPUTED_TOKENS = re.compile(
+    rb'^ponytail_prompt_tokens_total\{[^}]*source="computed"[^}]*\} (\S+)', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Side:
     name: str
     template: str
     path: str
+    is_peer: bool = False
 
     def command(self, **values: object) -> list[str]:
         return shlex.split(self.template.format(path=shlex.quote(self.path), **values))
@@ -66,29 +72,98 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers; `exec_at` and `ready_at` are on the `time.perf_counter` clock.
-
-    `buffer_bytes` is what llama.cpp holds (weights, cells, compute), where /health tells it.
-    """
+    """A server that answers; `exec_at` and `ready_at` are on the `time.perf_counter` clock."""
 
     port: int
     pid: int
     exec_at: float
     ready_at: float
-    buffer_bytes: float | None
 
     def memory(self) -> Memory:
         return read_memory(self.pid)
 
+    async def buffer_bytes(self) -> float | None:
+        """What llama.cpp holds now (weights, cells, compute), where /health tells it."""
+        health = (await client.request(self.port, "GET", "/health")).json()
+        sizes = [health.get(name) for name in ("model_mib", "kv_mib", "compute_mib")]
+        mib = [float(size) for size in sizes if size is not None]
+        return sum(mib) * 2**20 if len(mib) == len(sizes) else None
+
+    async def cache_facts(self) -> dict[str, Any] | None:
+        """What /v1/cache tells; None where there is no such thing."""
+        answer = await client.request(self.port, "GET", "/v1/cache")
+        return answer.json() if answer.status == 200 else None
+
+    async def computed_prompt_tokens(self) -> float | None:
+        """The engine's own count since start, where /metrics tells it."""
+        answer = await client.request(self.port, "GET", "/metrics")
+        found = re.search(
+            rb'^ponytail_prompt_tokens_total\{.*"computed".*\} (\S+)', answer.body, re.M
+        )
+        return float(found[1]) if answer.status == 200 and found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a workload's server is started with beyond the run's own settings.
+
+    `ours` and `peer` are arguments added to that side's command; the numbers replace the
+    run's.  `total_ctx` is `ctx` x `parallel` where it is None.
+    """
+
+    ours: str = ""
+    peer: str = ""
+    parallel: int | None = None
+    ctx: int | None = None
+    total_ctx: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts fresh servers of one side, with the run's settings or as a workload changes them.
+
+    `judge` is the peer, where there is one: it knows log-probabilities.
+    """
+
+    side: Side
+    model: Path
+    threads: int
+    parallel: int
+    ctx: int
+    judge: Side | None = None
+
+    @property
+    def total_ctx(self) -> int:
+        return self.parallel * self.ctx
+
+    def __call__(self, setup: Setup | None = None) -> AbstractAsyncContextManager[Server]:
+        setup = setup or Setup()
+        parallel, ctx = setup.parallel or self.parallel, setup.ctx or self.ctx
+        return running(
+            self.side,
+            setup.peer if self.side.is_peer else setup.ours,
+            model=self.model,
+            threads=self.threads,
+            parallel=parallel,
+            ctx=ctx,
+            total_ctx=setup.total_ctx or parallel * ctx,
+        )
+
+    def for_judging(self) -> Launcher | None:
+        return None if self.judge is None else replace(self, side=self.judge)
+
 
 @contextlib.asynccontextmanager
-async def running(side: Side, **values: object) -> AsyncIterator[Server]:
-    """A freshly started, healthy server; stopped with all its children on the way out."""
+async def running(side: Side, extra: str, **values: object) -> AsyncIterator[Server]:
+    """A freshly started, healthy server; stopped with all its children on the way out.
+
+    `extra` are more arguments for its command.
+    """
     port = _free_port()
     with tempfile.TemporaryFile() as log:
         exec_at = time.perf_counter()
         process = subprocess.Popen(
-            side.command(port=port, **values),
+            [*side.command(port=port, **values), *shlex.split(extra)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -96,8 +171,7 @@ async def running(side: Side, **values: object) -> AsyncIterator[Server]:
         )
         try:
             healthy = await _wait_ready(process, port, log)
-            buffers = _read_buffer_bytes(healthy.json())
-            yield Server(port, process.pid, exec_at, healthy.ended_at, buffers)
+            yield Server(port, process.pid, exec_at, healthy.ended_at)
         finally:
             _stop(process)
 
@@ -112,12 +186,6 @@ async def _wait_ready(process: subprocess.Popen[bytes], port: int, log: IO[bytes
         await asyncio.sleep(POLL_S)
     ending = "did not get ready" if process.poll() is None else f"ended with {process.returncode}"
     raise client.RequestFailed(f"the server {ending}; its last words:\n{_tail(log)}")
-
-
-def _read_buffer_bytes(health: dict[str, Any]) -> float | None:
-    sizes = [health.get(name) for name in ("model_mib", "kv_mib", "compute_mib")]
-    mib = [float(size) for size in sizes if size is not None]
-    return sum(mib) * 2**20 if len(mib) == len(sizes) else None
 
 
 def _tail(log: IO[bytes], n_bytes: int = 2000) -> str:

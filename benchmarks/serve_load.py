@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ import client
 import equality
 import processes
 import report
-from processes import Side
-from workloads import WITHOUT_WARM_UP, WORKLOADS, Outcome, warm_up
+from catalogue import WORKLOADS
+from load import Outcome
+from processes import Launcher, Side
 
-WORKLOAD_TIMEOUT_S = 300.0
+WORKLOAD_TIMEOUT_S = 600.0
+LAYOUTS = ("auto", "split", "shared")
 
 
 def parse_args() -> argparse.Namespace:
@@ -42,6 +45,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--peer-args", default="", help="arguments added to the peer's command")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated names")
+    parser.add_argument(
+        "--layouts", default="", help="run ours once for each of these: auto, split, shared"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parallel", type=int, default=16)
@@ -49,43 +55,52 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--no-equality", action="store_true", help="skip the comparison of texts")
     parser.add_argument("--json", type=Path, help="append the JSON line to this file too")
     args = parser.parse_args()
-    args.workloads = [name for name in args.workloads.split(",") if name]
-    if unknown := set(args.workloads) - set(WORKLOADS):
-        parser.error(
-            f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}"
-        )
+    args.workloads = _read_names(parser, "workload", args.workloads, WORKLOADS)
+    args.layouts = _read_names(parser, "layout", args.layouts, LAYOUTS)
     if not args.model.is_file():
         parser.error(f"no such file: {args.model}")
     return args
 
 
+def _read_names(
+    parser: argparse.ArgumentParser, kind: str, text: str, known: Collection[str]
+) -> list[str]:
+    names = list(dict.fromkeys(name for name in text.split(",") if name))
+    if unknown := set(names) - set(known):
+        parser.error(f"no such {kind}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
 class Bench:
-    """One run: the sides, the settings their commands are filled with, the outcomes so far."""
+    """One run: the sides and how to start them, our one side or one of each layout."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.settings = {
-            "model": args.model.resolve(),
-            "threads": args.threads,
-            "parallel": args.parallel,
-            "ctx": args.ctx,
-            "total_ctx": args.ctx * args.parallel,
-        }
-        self.sides = [Side("ours", args.ours, sys.executable)]
+        self.ours = Side("ours", args.ours, sys.executable)
+        self.layouts = [
+            Side(layout, f"{args.ours} --kv-layout {layout}", sys.executable)
+            for layout in args.layouts
+        ]
+        self.peer: Side | None = None
         if args.peer:
-            self.sides.append(
-                Side("peer", f"{args.peer_command} {args.peer_args}".strip(), args.peer)
-            )
+            command = f"{args.peer_command} {args.peer_args}".strip()
+            self.peer = Side("peer", command, args.peer, is_peer=True)
+
+    def launcher(self, side: Side) -> Launcher:
+        args = self.args
+        model = args.model.resolve()
+        return Launcher(side, model, args.threads, args.parallel, args.ctx, self.peer)
+
+    def our_sides(self, name: str) -> list[Side]:
+        is_apart = self.layouts and WORKLOADS[name].in_layouts
+        return self.layouts if is_apart else [self.ours]
 
     async def measure(self, name: str, round_number: int, side: Side) -> Outcome:
-        """One workload on one fresh server; what goes wrong becomes the outcome's problem."""
+        """One workload on fresh servers; what goes wrong becomes the outcome's problem."""
         started = time.perf_counter()
         try:
-            async with processes.running(side, **self.settings) as server:
-                if name not in WITHOUT_WARM_UP:
-                    await warm_up(server)
-                work = WORKLOADS[name](server, round_number)
-                outcome = await asyncio.wait_for(work, WORKLOAD_TIMEOUT_S)
+            work = WORKLOADS[name].run(self.launcher(side), round_number)
+            outcome = await asyncio.wait_for(work, WORKLOAD_TIMEOUT_S)
         except (client.RequestFailed, TimeoutError, ValueError, LookupError) as error:
             outcome = Outcome({}, 0, (f"{type(error).__name__}: {error}",))
         shown = ", ".join(f"{key} {value:.4g}" for key, value in outcome.figures.items())
@@ -93,43 +108,55 @@ class Bench:
         say(f"round {round_number} {name} {side.name} ({seconds:.0f} s): {shown}")
         for problem in outcome.problems[:3]:
             say(f"  problem: {problem}")
+        for note in outcome.notes:
+            say(f"  note: {note}")
         return outcome
 
     async def measure_all(self, name: str) -> dict[str, list[Outcome]]:
         """All rounds of one workload; the side that goes first changes from round to round."""
-        by_side: dict[str, list[Outcome]] = {side.name: [] for side in self.sides}
+        sides = self.our_sides(name)
+        if self.peer is not None and WORKLOADS[name].has_peer:
+            sides = [*sides, self.peer]
+        by_side: dict[str, list[Outcome]] = {side.name: [] for side in sides}
         for round_number in range(self.args.rounds):
-            order = self.sides if round_number % 2 == 0 else self.sides[::-1]
+            order = sides if round_number % 2 == 0 else sides[::-1]
             for side in order:
                 by_side[side.name].append(await self.measure(name, round_number, side))
         return by_side
 
     async def compare_texts(self) -> dict[str, Any]:
-        """The token-equality check; a side that cannot answer makes it `withheld`."""
-        answers = []
-        try:
-            for side in self.sides:
-                async with processes.running(side, **self.settings) as server:
-                    answers.append(await equality.collect(server.port, side.name == "peer"))
-            return equality.summarise(equality.compare(*answers))
-        except (client.RequestFailed, ValueError, LookupError) as error:
-            return {"withheld": f"{type(error).__name__}: {error}"}
+        """The token-equality check of each of our sides; one that fails is `withheld`."""
+        assert self.peer is not None
+        theirs: list[dict[str, Any]] = []
+        result: dict[str, Any] = {}
+        for side in self.layouts or [self.ours]:
+            try:
+                theirs = theirs or await self._collect(self.peer)
+                mine = await self._collect(side)
+                result[side.name] = equality.summarise(equality.compare(mine, theirs))
+            except (client.RequestFailed, ValueError, LookupError) as error:
+                result[side.name] = {"withheld": f"{type(error).__name__}: {error}"}
+        return result
+
+    async def _collect(self, side: Side) -> list[dict[str, Any]]:
+        async with self.launcher(side)() as server:
+            return await equality.collect(server.port, side.is_peer)
 
     def describe(self) -> dict[str, Any]:
         args = self.args
-        peer = self.sides[1] if args.peer else None
+        sides = [self.ours, *self.layouts, *([self.peer] if self.peer else [])]
         return {
             "benchmark": "serve_load",
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": processes.describe_commit(),
             "machine": processes.describe_machine(),
-            "versions": processes.describe_versions(peer),
+            "versions": processes.describe_versions(self.peer),
             "model": {"name": args.model.name, "bytes": args.model.stat().st_size},
             "rounds": args.rounds,
             "threads": args.threads,
             "parallel": args.parallel,
             "ctx": args.ctx,
-            "commands": {side.name: side.shown() for side in self.sides},
+            "commands": {side.name: side.shown() for side in sides},
         }
 
 
@@ -145,16 +172,17 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     n_prompt: dict[str, int] = {}
     for name in args.workloads:
         by_side = await bench.measure_all(name)
-        n_prompt[name] = by_side["ours"][0].n_prompt
-        if problems := report.find_problems(by_side):
-            withheld[name] = problems
-        else:
-            rows += report.make_rows(name, by_side)
-    result["workloads"] = {
-        name: {row.figure: row.as_json() for row in rows if row.workload == name}
-        for name in args.workloads
-        if name not in withheld
-    }
+        for side in bench.our_sides(name):
+            pair = {"ours": by_side[side.name]}
+            if "peer" in by_side:
+                pair["peer"] = by_side["peer"]
+            label = name if side is bench.ours else f"{name} ({side.name})"
+            n_prompt[label] = pair["ours"][0].n_prompt
+            if problems := report.find_problems(pair):
+                withheld[label] = problems
+            else:
+                rows += report.make_rows(name, label, pair)
+    result["workloads"] = report.make_json(rows)
     result["withheld"] = withheld
     result["prompt_tokens"] = n_prompt
     if args.peer and not args.no_equality:

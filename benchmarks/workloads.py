@@ -7,6 +7,7 @@ Outcome.  Must not know which server it measures.
 from __future__ import annotations
 
 import asyncio
+import random
 
 import client
 from load import (
@@ -58,16 +59,64 @@ async def distinct(server: Server, round_number: int) -> Outcome:
     return Outcome(figures, count_prompt(streams), problems)
 
 
+async def distinct_long(server: Server, round_number: int) -> Outcome:
+    """The same with prompts of 1,000 words."""
+    prompts = [make_words(1000, "distinct_long", round_number, index) for index in range(16)]
+    streams, problems = await burst(server, prompts, 128)
+    figures = {
+        "tok_s": 16 * 128 / wall_s(streams),
+        "ttft_max_ms": max(1000 * s.ttft_s for s in streams),
+    }
+    return Outcome(figures, count_prompt(streams), problems)
+
+
+async def churn(server: Server, round_number: int) -> Outcome:
+    """16 clients keep 48 requests going, 100-300 words in, 32-160 tokens out."""
+    random_source = random.Random(f"churn/{round_number}")
+    sizes = [(random_source.randint(100, 300), random_source.randint(32, 160)) for _ in range(48)]
+    rest = iter(enumerate(sizes))
+    streams: list[client.Stream] = []
+    check = Check()
+
+    async def keep_asking() -> None:
+        for index, (n_words, n_tokens) in rest:
+            text = make_words(n_words, "churn", round_number, index)
+            body = greedy(n_tokens, prompt=text)
+            streams.append(await client.stream(server.port, COMPLETIONS, body))
+            check.stream(streams[-1], n_tokens)
+
+    await together(*(keep_asking() for _ in range(16)))
+    figures = {
+        "tok_s": sum(n_tokens for _, n_tokens in sizes) / wall_s(streams),
+        "ttft_ms": median(1000 * s.ttft_s for s in streams),
+        "ttft_max_ms": max(1000 * s.ttft_s for s in streams),
+    }
+    check.expect(len(streams) == len(sizes), f"{len(streams)} answers to {len(sizes)} requests")
+    return Outcome(figures, count_prompt(streams), tuple(check.problems))
+
+
 async def prefix(server: Server, round_number: int) -> Outcome:
     """16 requests start together on a cold server: 1,200 words in common, 30 of their own."""
     common = make_words(1200, "prefix", round_number)
     prompts = [f"{common} {make_words(30, 'tail', round_number, index)}" for index in range(16)]
+    before = await server.computed_prompt_tokens()
     streams, problems = await burst(server, prompts, 32)
+    after = await server.computed_prompt_tokens()
+    n_prompt = count_prompt(streams)
+    n_computed = n_prompt - sum(s.n_cached for s in streams)
+    check = Check(list(problems))
+    if before is not None and after is not None:
+        # What usage calls cached must not have been computed behind its back.
+        is_true = after - before <= 1.02 * n_computed
+        check.expect(is_true, f"usage: {n_computed} tokens computed, metrics: {after - before:g}")
     figures = {
         "wall_s": wall_s(streams),
-        "cached_share": sum(s.n_cached for s in streams) / count_prompt(streams),
+        "cached_share": 1 - n_computed / n_prompt,
+        "computed_prompts": n_computed / (n_prompt / 16),
+        # The 16 x 30 words that nothing can share are not counted here.
+        "computed_commons": (n_computed - 16 * 30) / 1200,
     }
-    return Outcome(figures, count_prompt(streams), problems)
+    return Outcome(figures, n_prompt, tuple(check.problems))
 
 
 async def arrival(server: Server, round_number: int) -> Outcome:
@@ -135,26 +184,6 @@ async def choices(server: Server, round_number: int) -> Outcome:
     check.expect(n_tokens in (64, 8 * 64), f"{n_tokens} tokens, not 8 x 64")
     figures = {"wall_s": answer.ended_at - answer.sent_at}
     return Outcome(figures, value["usage"]["prompt_tokens"], tuple(check.problems))
-
-
-async def start(server: Server, round_number: int) -> Outcome:
-    """From exec to the first 200 of /health, to the first token; memory at both moments."""
-    check = Check()
-    at_ready = server.memory()
-    body = greedy(8, prompt=make_words(8, "start", round_number))
-    stream = await client.stream(server.port, COMPLETIONS, body)
-    check.stream(stream, 8)
-    after_first = server.memory()
-    figures = {
-        "ready_s": server.ready_at - server.exec_at,
-        "first_token_s": stream.delta_at[0] - server.exec_at,
-        "rss_mb": at_ready.rss_bytes / 1e6,
-        "anon_mb": at_ready.anon_bytes / 1e6,
-        "anon_after_mb": after_first.anon_bytes / 1e6,
-    }
-    if server.buffer_bytes is not None:
-        figures["beyond_buffers_mb"] = (after_first.rss_bytes - server.buffer_bytes) / 1e6
-    return Outcome(figures, stream.n_prompt, tuple(check.problems))
 
 
 async def _beside_a_stream(server: Server, round_number: int, text: str) -> list[client.Stream]:

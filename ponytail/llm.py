@@ -30,7 +30,7 @@ from ponytail.config import Config
 from ponytail.delivery import AsyncStream, Indexed, ThreadStream
 from ponytail.engine.sequence import Job, Ticket
 from ponytail.engine.stats import Gauges
-from ponytail.errors import ShuttingDown
+from ponytail.errors import ContextLengthExceeded, ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
 from ponytail.prompts import Encoded, Prompts
 from ponytail.runtime import Runtime, build
@@ -55,6 +55,10 @@ from ponytail.types import (
 _NO_QUEUE_LIMIT = 1_000_000
 # With --context-shift an answer has no end of its own but the model's and max_tokens.
 _ENDLESS = 1 << 40
+_SMALLEST = (
+    "These are the leading system messages and the last turn alone, "
+    'which "truncation": "auto" never drops.'
+)
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -129,7 +133,12 @@ class LLM:
         self._limits = Limits(n_vocab=self.n_vocab, n_ctx=self.n_ctx)
         self._chat = ChatCompletions(self.defaults)
         self._completions = Completions(self.defaults)
-        self._prompts = Prompts(runtime.model, runtime.template, self.n_ctx)
+        self._prompts = Prompts(
+            runtime.model,
+            runtime.template,
+            self.n_ctx,
+            needs_marks=config.context_shift or not runtime.context.can_cut,
+        )
         self._is_closed = False
         self._lock = threading.Lock()
         # The engine thread must be out of libllama before the interpreter takes it down.
@@ -200,7 +209,8 @@ class LLM:
 
     async def open(self, request: GenerateRequest) -> AsyncStream:
         """Render, tokenise and queue a request; raises before anything is generated."""
-        if self._prompts.is_long(request):
+        # Leaving turns out may take a dozen renderings.
+        if request.truncates or self._prompts.is_long(request):
             encoded = await asyncio.to_thread(self._encode, request)
         else:
             encoded = self._encode(request)
@@ -246,7 +256,14 @@ class LLM:
 
     def _encode(self, request: GenerateRequest) -> list[Encoded]:
         self._ensure_open()
-        return self._prompts.encode(request)
+        try:
+            return self._prompts.encode(request)
+        except ContextLengthExceeded as error:
+            if request.truncates:
+                # The count is of what could not be dropped, not of all that was sent.
+                error.message += f" {_SMALLEST}"
+                error.args = (error.message,)
+            raise
 
     def _submit(
         self, request: GenerateRequest, encoded: list[Encoded], tickets: tuple[Ticket, ...]

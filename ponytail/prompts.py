@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ponytail.errors import ContextLengthExceeded
+from ponytail.errors import ContextLengthExceeded, RequestError
 from ponytail.llama.model import Model
 from ponytail.text.template import ChatTemplate
 from ponytail.text.truncation import drop_oldest_turns
@@ -24,9 +24,9 @@ from ponytail.types import (
 
 # A prompt longer than this is rendered and tokenised in a thread, not in the event loop.
 LONG_CHARS = 20_000
-# Marks closer to each other than this save less than they cost.
+# A shorter beginning is computed as fast as it is fetched.
 _MIN_MARK = 64
-_MAX_MARKS = 6
+_SYSTEM = ("system", "developer")
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -43,9 +43,15 @@ class Encoded(msgspec.Struct, frozen=True):
 
 
 class Prompts:
-    """Encodes for one model and a window of n_ctx tokens."""
+    """Encodes for one model and a window of n_ctx tokens.
 
-    def __init__(self, model: Model, template: ChatTemplate, n_ctx: int) -> None:
+    `needs_marks`: somebody wants to know where messages end, which takes two more renderings.
+    """
+
+    def __init__(
+        self, model: Model, template: ChatTemplate, n_ctx: int, *, needs_marks: bool = False
+    ) -> None:
+        self._needs_marks = needs_marks
         self._model = model
         self._template = template
         self._n_ctx = n_ctx
@@ -69,15 +75,38 @@ class Prompts:
                 return Encoded(list(ids))
 
     def _chat(self, prompt: ChatPrompt) -> Encoded:
+        ids = self._ids(prompt)
+        if not self._needs_marks:
+            return Encoded(ids)
+        n_head = 0
+        while n_head < len(prompt.messages) and prompt.messages[n_head].role in _SYSTEM:
+            n_head += 1
+        n_system = self._n_common(prompt, n_head, ids)
+        n_before = self._n_common(prompt, len(prompt.messages) - 1, ids)
+        marks = sorted({n for n in (n_system, n_before) if n >= _MIN_MARK} | {len(ids)})
+        return Encoded(ids, tuple(marks), max(1, n_system))
+
+    def _ids(self, prompt: ChatPrompt) -> list[int]:
         segments = self._template.render(prompt)
-        ends: list[int] = []
-        ids = self._model.tokenize_segments(((s.text, s.is_scaffold) for s in segments), ends)
-        contents = [
-            end for end, segment in zip(ends, segments, strict=True) if not segment.is_scaffold
-        ]
-        has_system = prompt.messages and prompt.messages[0].role in ("system", "developer")
-        n_keep = contents[0] if has_system and contents else 1
-        return Encoded(ids, _marks(contents, len(ids)), n_keep)
+        return self._model.tokenize_segments((s.text, s.is_scaffold) for s in segments)
+
+    def _n_common(self, prompt: ChatPrompt, n_messages: int, ids: list[int]) -> int:
+        """Tokens that the first n_messages alone have in common with the whole.
+
+        That is where they end, whatever the template writes around them.
+        """
+        if n_messages == 0:
+            return 0
+        head = msgspec.structs.replace(
+            prompt, messages=prompt.messages[:n_messages], add_generation_prompt=False
+        )
+        try:
+            alone = self._ids(head)
+        except RequestError:
+            # A template may want a user message, or turns in order.
+            return 0
+        same = (i for i, (a, b) in enumerate(zip(alone, ids, strict=False)) if a != b)
+        return next(same, min(len(alone), len(ids)))
 
     def _truncated(self, prompt: ChatPrompt, request: GenerateRequest) -> Encoded:
         """Without the oldest turns, if that is what it takes to leave room for the answer.
@@ -114,12 +143,3 @@ class Prompts:
     def is_long(self, request: GenerateRequest) -> bool:
         """Whether encoding takes long enough to be noticed by others."""
         return sum(map(self.n_chars, request.prompts)) > LONG_CHARS
-
-
-def _marks(ends: list[int], n_ids: int) -> tuple[int, ...]:
-    """The first message's end (a system message is what conversations share) and the last."""
-    chosen: list[int] = []
-    for end in [*ends, n_ids]:
-        if end - (chosen[-1] if chosen else 0) >= _MIN_MARK or end == n_ids:
-            chosen.append(end)
-    return tuple(chosen[:1] + chosen[1:][-_MAX_MARKS + 1 :])

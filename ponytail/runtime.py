@@ -52,7 +52,7 @@ def build(
     template_text = _template_file(config)
     # libllama aborts the process on a vocabulary that spells two tokens alike.
     ensure_unique_tokens(header)
-    available_bytes = available_memory().available_bytes
+    available_bytes = _available_bytes(header)
     model = _model(config, on_progress)
     sizing = _sizing(config, header, available_bytes, model.can_share)
     context = _context(config, model, sizing, threads)
@@ -109,6 +109,16 @@ def _model(config: Config, on_progress: Callable[[float], None] | None) -> Model
     if model.has_encoder:
         raise BadModelFile(f"{config.model}: encoder-decoder models cannot be served")
     return model
+
+
+def _available_bytes(header: GGUFHeader) -> int:
+    """What is left for KV cells once the weights are in memory.
+
+    They may be mapped from the file and count as reclaimable then, but a model whose pages
+    come and go is no use.  A model larger than memory leaves an eighth of it.
+    """
+    available = available_memory().available_bytes
+    return max(available - header.tensor_bytes, available // 8)
 
 
 def _sizing(config: Config, header: GGUFHeader, available_bytes: int, can_share: bool) -> Sizing:

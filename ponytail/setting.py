@@ -35,7 +35,9 @@ class Amount:
         return f"{100 * self.share:g}%" if self.n_bytes is None else f"{self.n_bytes} bytes"
 
 
-_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[kmgt]i?b?|b|)", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"(?P<number>\d{1,20}(?:\.\d{1,20})?)\s*(?P<unit>%|[kmgt]i?b?|b|)", re.IGNORECASE
+)
 # As people mean them: K, M, G and KiB, MiB, GiB are powers of 1024; kB, MB, GB of 1000.
 _UNITS = {"": 1, "b": 1} | {
     spelling: base**power
@@ -102,6 +104,8 @@ class Setting:
             return "auto" if self.unset else ""
         if self.kind == "switch":
             return ""
+        if isinstance(value, int) and self.kind == "size":
+            return f"{value >> 30}GiB" if value % 2**30 == 0 else str(value)
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -178,8 +182,11 @@ def _parse_amount(setting: Setting, raw: object, source: str) -> int | Amount:
         if number > 100:
             raise _refusal(setting, raw, source, "is more than there is; it takes", " ")
         return Amount(share=number / 100)
-    n_bytes = int(number * _UNITS[found["unit"].lower()])
-    if n_bytes > _MAX_BYTES:
+    unit = _UNITS[found["unit"].lower()]
+    if unit == 1 and "." in found["number"]:
+        raise _refusal(setting, raw, source, "is not whole bytes; it takes", " ")
+    n_bytes = int(number * unit)
+    if not (setting.low or 0) <= n_bytes <= _MAX_BYTES:
         raise _refusal(setting, raw, source, "is out of range: it takes", " ")
     return n_bytes if setting.kind == "size" else Amount(n_bytes=n_bytes)
 

@@ -238,10 +238,14 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A field this server cannot honour: only values that ask for nothing pass."""
+    """A field this server cannot honour: only values that ask for nothing pass.
+
+    `why` is a sentence for fields that make no sense in this place.
+    """
 
     harmless: tuple[Any, ...] = ()
     later: bool = True
+    why: str = ""
 
     @property
     def words(self) -> str:
@@ -254,11 +258,17 @@ class Only:
             isinstance(value, bool) == isinstance(ok, bool) and value == ok for ok in self.harmless
         ):
             return value
-        how = "is not supported yet" if self.later else "is not supported by this server"
-        raise UnsupportedParameter(
-            f"{path} {how}: leave it out or set it to {self.words}, got {describe(value)}.",
-            param=path,
+        refusal = (
+            f"{path} is not supported {self._where}: leave it out or set it to {self.words}, "
+            f"got {describe(value)}."
         )
+        raise UnsupportedParameter(f"{refusal} {self.why}".rstrip(), param=path)
+
+    @property
+    def _where(self) -> str:
+        if self.why:
+            return "here"
+        return "yet" if self.later else "by this server"
 
     def schema(self) -> Schema:
         return {"enum": [*self.harmless, None]}

@@ -128,6 +128,7 @@ def _sampling(name: str, kind: Kind, doc: str, *aliases: str) -> Field:
     return Field(name, kind, "honoured", doc, getattr(DEFAULTS, name), aliases)
 
 
+NO_TURNS = "A raw prompt has no turns to drop."
 WINDOW = Integer(-1, INT32_MAX)
 POSITIVE = Integer(1, INT64_MAX)
 
@@ -336,7 +337,7 @@ COMPLETION = Fields(
         "refused",
         "Choosing the best of several; 1 or the value of n asks for nothing.",
     ),
-    _refused("truncation", "A raw prompt has no turns to drop.", "disabled", later=False),
+    Field("truncation", Only(("disabled",), why=NO_TURNS), "refused", NO_TURNS),
     _refused("suffix", "Text after the gap to fill.", ""),
     _refused("logprobs", "Token probabilities.", False),
     *REFUSED,

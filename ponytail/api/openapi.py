@@ -236,11 +236,14 @@ def _replies() -> dict[str, Schema]:
     del chunk["message"]
     raw = {"index": INTEGER, "text": TEXT, **_ending("stop", "length")}
     return {
-        "ChatCompletion": _reply("chat.completion", chat),
-        "ChatCompletionChunk": _reply("chat.completion.chunk", chunk),
+        "ChatCompletion": _reply("chat.completion", chat, truncation=_ref("Truncation")),
+        "ChatCompletionChunk": _reply(
+            "chat.completion.chunk", chunk, truncation=_ref("Truncation")
+        ),
         "Completion": _reply("text_completion", raw),
         "CompletionChunk": _reply("text_completion", raw),
         "Usage": _usage(),
+        "Truncation": _truncation(),
         "Error": _error(),
         **_small_replies(),
     }
@@ -250,7 +253,17 @@ def _ending(*reasons: str) -> dict[str, Schema]:
     return {"logprobs": {"type": "null"}, "finish_reason": {"enum": [*reasons, None]}}
 
 
-def _reply(kind: str, choice: dict[str, Any]) -> Schema:
+def _truncation() -> Schema:
+    members = {
+        "type": {"const": "auto"},
+        "dropped_messages": INTEGER,
+        "dropped_turns": INTEGER,
+    }
+    schema = _object(members, list(members))
+    return {**schema, "description": 'Only in replies to requests with truncation "auto".'}
+
+
+def _reply(kind: str, choice: dict[str, Any], **more: Schema) -> Schema:
     properties = {
         "id": TEXT,
         "object": {"const": kind},
@@ -259,6 +272,7 @@ def _reply(kind: str, choice: dict[str, Any]) -> Schema:
         "system_fingerprint": TEXT_OR_NULL,
         "choices": _list(_object(choice, list(choice))),
         "usage": {"anyOf": [_ref("Usage"), {"type": "null"}]},
+        **more,
     }
     return _object(properties, ["id", "object", "created", "model", "choices"])
 

@@ -46,6 +46,15 @@ event with that object, and neither a finish_reason nor `[DONE]` follows.
 - `n` times the number of prompts is at most 2048.
 - `stop` takes at most {N_STOPS} texts; an empty text is a 400, an empty list is no stop.
 
+## Conversations that are too long
+
+A prompt that does not fit the context window is a 400 with code `context_length_exceeded`.
+With `"truncation": "auto"` the oldest turns are dropped instead, whole, until the prompt leaves
+room for the answer: for `max_tokens`, or a quarter of the window if it is not given, half of the
+window at most. Every such reply, and each chunk of a stream, has
+`"truncation": {{"type": "auto", "dropped_messages": 4, "dropped_turns": 2}}`, with zeros when
+nothing had to go. [context.md](context.md) has the rules.
+
 ## Messages
 
 - Content parts `text`, `input_text`, `output_text` and `refusal` are joined with line

@@ -31,7 +31,7 @@ class Chores:
     def stop(self) -> None:
         """There is work."""
         self._idle_since = None
-        self._kv.elastic.stop_shrinking()
+        self._kv.resume_work()
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until something is to be done; None when only work can bring something."""

@@ -109,6 +109,8 @@ class Filler:
             self._elastic.want(n_wanted)
             sequence.waits_for = ForCells(self._backend, self._elastic, n_state)
             return False
+        if self._backend.is_shared and self._cells.make_room(n_state) < n_state:
+            return False
         if self._restore(sequence, entry.state, n_state, n_tokens):
             self.count_hit(sequence, n_tokens, Kind.DISK if entry.is_from_disk else Kind.RAM)
             entry.is_from_disk = False

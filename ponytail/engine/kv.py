@@ -58,6 +58,7 @@ class KV:
             backend, self.slots, self.cells, self.tiers, self.elastic, self.counters
         )
         self._n_admitted = 0
+        self._offered: set[TreeNode] = set()
 
     @property
     def n_active(self) -> int:
@@ -229,19 +230,28 @@ class KV:
     # -- while nothing runs --------------------------------------------------------------
 
     def save_one(self) -> bool:
-        """Have one prefix written to disk that is not there; False when none can be now."""
+        """Have one prefix written to disk that is not there; False when none can be now.
+
+        The latest used first, each once until there is work again: a folder that is too small
+        for all would be written for ever.
+        """
         self.tiers.refresh()
         if not self.tiers.can_save:
             return False
-        for slot, node in self.tree.entries(Kind.IDLE).items():
-            if self.tiers.is_unsaved(node):
-                state = self._read_state(slot)
-                if state is not None and self.tiers.save(node, state):
-                    return True
-        return any(
-            self.tiers.save(node, entry.state)
-            for entry, node in self.tree.entries(Kind.RAM).items()
-        )
+        held = [*self.tree.entries(Kind.IDLE).items(), *self.tree.entries(Kind.RAM).items()]
+        for entry, node in sorted(held, key=lambda item: -item[1].used_at):
+            if node in self._offered or not self.tiers.is_unsaved(node):
+                continue
+            self._offered.add(node)
+            state = self._read_state(entry) if isinstance(entry, Slot) else entry.state
+            if state is not None and self.tiers.save(node, state):
+                return True
+        return False
+
+    def resume_work(self) -> None:
+        """There is work: what is cached will be other prefixes than were offered to the disk."""
+        self._offered.clear()
+        self.elastic.stop_shrinking()
 
     @property
     def can_shrink(self) -> bool:

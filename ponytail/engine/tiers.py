@@ -126,7 +126,9 @@ class Tiers:
             self.drop(entry)
 
     def drop(self, entry: RamEntry) -> None:
-        """Forget a prefix that is in RAM."""
+        """Forget a prefix that is in RAM, if it still is."""
+        if entry not in self._tree.entries(Kind.RAM):
+            return
         self.n_bytes -= entry.n_bytes
         self._tree.detach(entry, Kind.RAM)
 

@@ -35,7 +35,7 @@ _uint8_p = ctypes.POINTER(ctypes.c_uint8)
 _NO_ROOM = re.compile(r"available cells|not enough cells")
 _KEEP_BUFFER_BYTES = 8 << 20
 # Tokens moved at a time between shared cells, so that a long span needs no buffer of its size.
-_MOVED_TOKENS = 4096
+_MOVED_TOKENS = 2048
 
 
 class Cells:

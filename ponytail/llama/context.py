@@ -44,13 +44,14 @@ _MIB = 1 << 20
 # What a state says of each cell besides keys and values: position, number of ids, the id.
 _CELL_HEAD_BYTES = 12
 _MAX_SEQ = 256
+_PAD = 256  # libllama rounds cells up to a multiple of this
 _NO_SLOT = 1  # what llama_decode returns when the cells do not suffice
 
 
 class Context:
     """`n_seq` sequences over one model: of `n_cells` tokens each, or of all together in shared.
 
-    `n_cells` is rounded up to libllama's 256, and a resize may ask for up to `max_cells`.
+    Both `n_cells` and `max_cells`, up to which a resize may ask, are rounded up to 256.
     `n_batch` bounds one decode, which is one step of the scheduler; `n_ubatch` is how many
     tokens of it are computed at once.  `flash_attn`, `kv_mib` and `compute_mib` say what the
     library made of it.
@@ -92,7 +93,7 @@ class Context:
         params.swa_full = True
         params.kv_unified = is_shared
         self._open(n_cells, f"KV {cache_type_k}/{cache_type_v}, flash attention {flash_attn}")
-        self.max_cells = max(self.n_cells, max_cells or 0)
+        self.max_cells = -(-max(n_cells, max_cells or 0) // _PAD) * _PAD
         self.can_cut = model.can_cut
         self.can_shift = model.can_cut and self._cells.can_shift
         self._build_batch()

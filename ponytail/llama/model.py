@@ -125,13 +125,8 @@ class Model:
             raise ValueError(f"llama_tokenize returned {n} for {len(data)} bytes")
         return list(ids[:n])
 
-    def tokenize_segments(
-        self, segments: Iterable[tuple[str, bool]], ends: list[int] | None = None
-    ) -> list[int]:
-        """Token ids of (text, parse_special) pieces that form one text; BOS exactly once.
-
-        `ends` gets the number of ids up to the end of each piece.
-        """
+    def tokenize_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
+        """Token ids of (text, parse_special) pieces that form one text; BOS exactly once."""
         ids: list[int] = []
         for i, (text, parse_special) in enumerate(segments):
             if i == 0:
@@ -141,8 +136,6 @@ class Model:
                 )
             else:
                 ids += self._tokenize_inner(text, parse_special)
-            if ends is not None:
-                ends.append(len(ids))
         return ids
 
     def _tokenize_inner(self, text: str, parse_special: bool) -> list[int]:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from ponytail.types import Message
 
 _SYSTEM = ("system", "developer")
+# Text with more characters in a token is rare.  This only chooses where the search begins.
+_CHARS_PER_TOKEN = 8
 
 
 def drop_oldest_turns(
@@ -21,23 +23,35 @@ def drop_oldest_turns(
 ) -> tuple[tuple[Message, ...], int]:
     """(messages that are left, how many turns were dropped), so that `count` is at most n_limit.
 
-    As few turns as possible are dropped; when even the last one is too much, all others.
-    `count` is called about log2(turns) times, and must not grow when a turn is dropped.
+    As few turns as will do: with one more, it was counted and too much.  When even the last
+    turn alone is too much, it is what is left, and the caller sees that by its count.
+
+    The whole is counted first, as most conversations fit, unless it looks far too long.
+    Then the search doubles what it keeps, from the newest turn on: it counts about
+    2 * log2(turns kept) times, and work grows with the limit, not with the conversation.
     """
     n_head, turns = _split(messages)
-    head = messages[:n_head]
 
-    def without(n_dropped: int) -> tuple[Message, ...]:
-        return head + tuple(m for turn in turns[n_dropped:] for m in turn)
+    def newest(n_kept: int) -> tuple[Message, ...]:
+        kept = turns[len(turns) - n_kept :]
+        return messages[:n_head] + tuple(message for turn in kept for message in turn)
 
-    low, high = 0, len(turns) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if count(without(middle)) <= n_limit:
-            high = middle
+    n_turns = len(turns)
+    may_fit = n_turns > 1 and _n_chars(messages) <= _CHARS_PER_TOKEN * n_limit
+    if n_turns < 2 or (may_fit and count(messages) <= n_limit):
+        return messages, 0
+    n_fits, n_too_many = 1, n_turns if may_fit else n_turns + 1
+    while n_too_many - n_fits > 1:
+        n_kept = min(2 * n_fits, (n_fits + n_too_many) // 2)
+        if count(newest(n_kept)) <= n_limit:
+            n_fits = n_kept
         else:
-            low = middle + 1
-    return without(max(0, low)), max(0, low)
+            n_too_many = n_kept
+    return newest(n_fits), n_turns - n_fits
+
+
+def _n_chars(messages: tuple[Message, ...]) -> int:
+    return sum(len(message.content) for message in messages)
 
 
 def _split(messages: tuple[Message, ...]) -> tuple[int, list[list[Message]]]:

@@ -243,6 +243,8 @@ def test_a_share_is_of_what_is_available() -> None:
     [
         ({"kv_ram": "lots"}, "--kv-ram: 'lots' (from the command line) is not bytes, as 500MiB"),
         ({"kv_memory": "150%"}, "is more than there is"),
+        ({"kv_memory": "9" * 400}, "is not bytes, as 500MiB"),
+        ({"kv_memory": "0.5"}, "is not whole bytes; it takes bytes, as 500MiB"),
         ({"kv_dir": "d", "kv_disk": "10%"}, "--kv-disk: '10%' (from the command line) is not"),
         ({"kv_cells": "100"}, "--kv-cells: '100' (from the command line) is out of range: 256"),
         ({"kv_cells": "4096", "kv_memory": "1G"}, "--kv-cells (from the command line) excludes"),

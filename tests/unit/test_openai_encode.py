@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 from hypothesis import given, settings
@@ -43,6 +44,7 @@ from ponytail.types import (
     Timings,
     ToolCallArgs,
     ToolCallStart,
+    Truncation,
     Usage,
 )
 
@@ -188,6 +190,23 @@ def test_the_plain_reply_says_the_same_as_the_stream() -> None:
     raw = strict(Completion, json.loads(run(completion(n=2), STREAMED)[-1]))
     assert [c.text for c in raw.choices] == [c.message.content for c in reply.choices]
     assert [c.index for c in raw.choices] == [0, 1]
+
+
+def test_what_was_dropped_is_in_the_reply_and_in_every_chunk() -> None:
+    said = {"type": "auto", "dropped_messages": 4, "dropped_turns": 2}
+    reply = msgspec.structs.replace(REPLY, truncation=Truncation(4, 2))
+    dialect = ChatCompletions()
+
+    def encoder(**fields: Any) -> Encoder:
+        return dialect.encoder(reply, dialect.parse({**HI, **fields}, LIMITS))
+
+    plain = strict(ChatCompletion, json.loads(run(encoder(n=2), STREAMED)[-1]), "truncation")
+    assert plain.truncation == said
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    for chunk in chunks(run(encoder(n=2, **options), STREAMED)):
+        assert strict(ChatCompletionChunk, chunk, "truncation").truncation == said
+    unasked = chunks(run(chat(stream=True, n=2), STREAMED))
+    assert all("truncation" not in chunk for chunk in unasked)
 
 
 def test_an_empty_answer_is_an_empty_string() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def test_plenty_of_memory_gives_the_whole_window_to_four() -> None:
     assert (sizing.n_cells, sizing.n_cells_max) == (32_768, 8192)
     assert sizing.kv_bytes == 32_768 * TOKEN
     assert "ctx 8192 is the model's whole window; parallel 4 from memory" in sizing.reason
-    assert "layout split: each has cells for all of its ctx" in sizing.reason
+    assert "layout split: 4 requests of 8192 fit" in sizing.reason
 
 
 @pytest.mark.parametrize(("available", "parallel"), [(8192, 4), (8191, 2), (4096, 2), (4095, 1)])
@@ -39,16 +40,16 @@ def test_auto_parallel_is_the_most_that_leaves_half_free(available: int, paralle
 def test_a_long_window_is_not_cut_below_8192_where_a_pool_holds_it() -> None:
     # An 8 GB laptop with an 8B model: some 3 GB are left when the weights are in.
     sizing = size(131_072, TOKEN_8B, 3 * GIB)
-    assert (sizing.ctx, sizing.parallel, sizing.layout) == (12_288, 1, "split")
+    assert (sizing.ctx, sizing.parallel, sizing.layout) == (8192, 4, "shared")
     sizing = size(131_072, TOKEN_8B, 4 * GIB, parallel=4)
     assert (sizing.ctx, sizing.layout, sizing.n_cells) == (8192, "shared", 16_384)
-    assert "layout shared: a pool of 16384 cells, each may use up to 8192" in sizing.reason
+    assert "layout shared: a pool of 16384 cells for 4 requests of up to 8192" in sizing.reason
 
 
 def test_a_small_container_gets_what_fits_it() -> None:
     sizing = size(8192, TOKEN, 600 * MIB)
     assert sizing.kv_bytes <= 300 * MIB
-    assert (sizing.ctx, sizing.parallel) == (8192, 1)
+    assert (sizing.ctx, sizing.parallel, sizing.n_cells) == (8192, 4, 13_568)
 
 
 def test_ctx_is_per_request_and_four_of_them_share_what_is_less() -> None:
@@ -61,7 +62,7 @@ def test_ctx_is_per_request_and_four_of_them_share_what_is_less() -> None:
 def test_what_was_asked_may_take_more_than_half_of_the_memory() -> None:
     sizing = size(8192, TOKEN, 200 * MIB, ctx_size=6000, parallel=2)
     assert (sizing.ctx, sizing.layout, sizing.n_cells) == (6000, "shared", 6144)
-    assert "more than half of the 200.0 MiB free" in sizing.reason
+    assert "more than half of the 200.0 MiB available" in sizing.reason
 
 
 def test_ctx_is_enforced_as_asked_while_cells_are_padded() -> None:
@@ -94,7 +95,7 @@ def test_a_capacity_may_be_bytes_or_a_share() -> None:
 def test_more_cells_than_all_requests_can_use_are_not_made() -> None:
     sizing = size(2048, TOKEN, 16 * GIB, kv_cells=100_000, parallel=2)
     assert sizing.n_cells == 4096
-    assert "more than 4096 cells are of no use" in sizing.reason
+    assert "--kv-cells 100000 is cut to the 4096 cells that they can use" in sizing.reason
 
 
 def test_a_layout_that_was_asked_is_kept() -> None:
@@ -117,18 +118,31 @@ def test_few_cells_at_start_whatever_the_capacity() -> None:
     [
         (
             {"ctx_size": 8192, "parallel": 4, "kv_cells": 4096},
-            "4096 KV cells (--kv-cells or --kv-memory) are fewer than the 8192 that "
-            "--ctx-size 8192 with --parallel 4 needs in the shared layout; "
-            "--ctx-size 4096 with --parallel 4 would fit",
+            "--ctx-size 8192 is more than the 4096 cells of --kv-cells 4096: "
+            "--ctx-size 4096 or --kv-cells 8192 would fit",
+        ),
+        (
+            {"ctx_size": 8192, "kv_memory": Amount(share=0.1)},
+            "--ctx-size 8192 is more than the 4096 cells of --kv-memory 10%: "
+            "--ctx-size 4096 or --kv-memory 8MiB would fit",
         ),
         (
             {"ctx_size": 4096, "parallel": 4, "kv_cells": 8192, "layout": "split"},
-            "8192 KV cells (--kv-cells or --kv-memory) are fewer than the 16384",
+            "--kv-layout split divides the 8192 cells of --kv-cells 8192 among 4 requests: 2048 "
+            "for each, which is less than 4096; "
+            "--kv-cells 16384 or --ctx-size 2048 or --kv-layout shared would fit",
         ),
+        ({"kv_cells": 100_000}, "which hold 40960 cells"),
+        ({"kv_memory": Amount(n_bytes=GIB)}, "but 41943040 bytes (40.0 MiB) are available"),
         ({"ctx_size": 65_536, "parallel": 4}, "needs 67108864 bytes (64.0 MiB)"),
-        ({"ctx_size": 16_384, "parallel": 4, "layout": "split"}, "with --parallel 2 would fit"),
-        ({"kv_memory": Amount(n_bytes=1000)}, "--kv-memory 1000 bytes holds 0 cells"),
-        ({"layout": "split", "kv_cells": 256, "parallel": 8}, "--parallel 1 would fit"),
+        (
+            {"ctx_size": 16_384, "parallel": 4, "layout": "split"},
+            "--ctx-size 5120 with --parallel 4 or --ctx-size 16384 with --parallel 1 or "
+            "--kv-layout shared would fit",
+        ),
+        ({"kv_memory": Amount(n_bytes=1000)}, "--kv-memory 1000 bytes holds 0 KV cells"),
+        ({"layout": "split", "kv_cells": 256, "parallel": 8}, "--kv-cells 2048 or"),
+        ({"layout": "shared", "parallel": 256}, "at most 255 requests can share"),
     ],
 )
 def test_refusals_have_the_numbers_and_what_would_fit(wish: dict[str, Any], words: str) -> None:
@@ -148,6 +162,98 @@ def test_host_memory_for_prefixes_is_a_tenth_by_default_and_may_be_nothing() -> 
     assert ram_bytes(None, GIB) == GIB // 10
     assert ram_bytes(Amount(n_bytes=0), GIB) == 0
     assert ram_bytes(Amount(share=0.5), GIB) == GIB // 2
+
+
+def test_no_room_for_the_smallest_context_is_refused() -> None:
+    with pytest.raises(BadConfig, match="no context fits"):
+        size(8192, MIB, 100 * MIB)
+
+
+def test_explicit_values_that_all_of_the_memory_holds_stay_split() -> None:
+    sizing = size(8192, TOKEN, 200 * MIB, ctx_size=4096, parallel=2)
+    assert (sizing.ctx, sizing.parallel, sizing.layout) == (4096, 2, "split")
+    assert "more than half of the 200.0 MiB available" in sizing.reason
+
+
+def test_a_capacity_alone_is_a_pool_that_each_request_may_use_whole() -> None:
+    sizing = size(131_072, TOKEN, 16 * GIB, kv_cells=12_288)
+    assert (sizing.ctx, sizing.parallel, sizing.layout) == (12_288, 4, "shared")
+    assert "to fit in --kv-cells 12288; parallel 4 from --kv-cells 12288" in sizing.reason
+    sizing = size(2048, TOKEN, 16 * GIB, kv_cells=12_288, parallel=4)
+    assert (sizing.ctx, sizing.layout, sizing.n_cells) == (2048, "split", 8192)
+
+
+def test_auto_parallel_follows_the_ctx_that_was_asked() -> None:
+    assert size(131_072, 1, 2 * 32_768, ctx_size=32_768).parallel == 1
+    assert size(131_072, 1, 2 * 32_768, ctx_size=16_384).parallel == 2
+
+
+def test_more_requests_than_can_share_are_split() -> None:
+    sizing = size(8192, KIB, GIB, parallel=256)
+    assert (sizing.layout, sizing.ctx) == ("split", 2048)
+
+
+def test_a_capacity_has_no_effect_where_memory_does_not_grow() -> None:
+    sizing = size(4096, 0, GIB, kv_cells=1024, parallel=2, can_share=False)
+    assert (sizing.ctx, sizing.n_cells, sizing.kv_bytes) == (4096, 8192, 0)
+    assert "so --kv-cells 1024 has no effect" in sizing.reason
+
+
+def test_host_memory_beyond_what_is_available_is_refused() -> None:
+    with pytest.raises(BadConfig, match="is more than the 1073741824 bytes"):
+        ram_bytes(Amount(n_bytes=2 * GIB), GIB)
+
+
+FIELDS = {
+    "--ctx-size": "ctx_size",
+    "--parallel": "parallel",
+    "--kv-cells": "kv_cells",
+    "--kv-layout": "layout",
+}
+
+
+def _value(word: str) -> int | str:
+    return int(word) if word.isdigit() else word
+
+
+def _refusal(window: int, available: int, can_share: bool, wish: dict[str, Any]) -> str | None:
+    try:
+        size(window, KIB, available, can_share=can_share, **wish)
+    except BadConfig as error:
+        return str(error)
+    return None
+
+
+OFFER = re.compile(r"(--[a-z-]+ \S+(?: with --parallel \d+)?)(?= or | would fit)")
+
+
+@given(
+    window=st.sampled_from([64, 2048, 10_000, 131_072]),
+    n_available=st.integers(0, 60_000),
+    ctx=st.none() | st.integers(16, 60_000),
+    parallel=st.integers(0, 256),
+    layout=st.sampled_from(["auto", "split", "shared"]),
+    kv_cells=st.none() | st.integers(256, 40_000),
+    can_share=st.booleans(),
+)
+def test_what_a_refusal_offers_is_not_refused_for_the_same_reason(
+    window: int,
+    n_available: int,
+    ctx: int | None,
+    parallel: int,
+    layout: str,
+    kv_cells: int | None,
+    can_share: bool,
+) -> None:
+    wish: dict[str, Any] = {"ctx_size": ctx, "parallel": parallel, "layout": layout}
+    wish["kv_cells"] = kv_cells
+    refusal = _refusal(window, n_available * KIB, can_share, wish)
+    for offer in OFFER.findall(refusal or ""):
+        words = [w for w in offer.split() if w != "with"]
+        other = {FIELDS[words[i]]: _value(words[i + 1]) for i in range(0, len(words), 2)}
+        again = _refusal(window, n_available * KIB, can_share, wish | other)
+        # A capacity that would do may be more than there is: that is said next.
+        assert again is None or "are available, which hold" in again, (offer, refusal)
 
 
 @given(
