@@ -8,7 +8,7 @@ text.  Faults can be injected at each stage.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,8 +16,8 @@ from ponytail.engine.backend import Row, Span
 from ponytail.errors import DecodeError, OutOfCells, SampleError
 from ponytail.types import Sampling
 
-Cell: TypeAlias = "list[int]"
-"""Holds one token; two sequences that hold the same list share the cell."""
+Cell: TypeAlias = int
+"""A number that is never used again; sequences that have the same one share the cell."""
 
 N_VOCAB = 1000
 EOG = 2
@@ -57,8 +57,8 @@ class FakeSampler:
 class FakeBackend:
     """See the module; `decode_fault(rows)` and friends may raise to inject a fault.
 
-    A sequence is a list of cells; in the shared layout a cell may be in several, and the
-    cells in use are counted as distinct objects.
+    A sequence is a list of cell numbers, and `store` has the token of each; in the shared
+    layout a cell may be in several sequences, and the distinct ones are counted.
     """
 
     n_seq: int = 4
@@ -88,16 +88,23 @@ class FakeBackend:
 
     def __post_init__(self) -> None:
         self.sequences = [[] for _ in range(self.n_seq)]
+        self.store = array("i")
         self._outputs: list[int] = []
         self._resize: tuple[int, int] | None = None
 
     @property
     def n_used(self) -> int:
         """Cells in use, each counted once."""
-        return len({id(cell) for sequence in self.sequences for cell in sequence})
+        return len({cell for sequence in self.sequences for cell in sequence})
 
     def tokens(self, seq_id: int) -> list[int]:
-        return [cell[0] for cell in self.sequences[seq_id]]
+        return [self.store[cell] for cell in self.sequences[seq_id]]
+
+    def _fill(self, tokens: Iterable[int]) -> Sequence[Cell]:
+        """New cells with these tokens."""
+        first = len(self.store)
+        self.store.extend(tokens)
+        return range(first, len(self.store))
 
     def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> FakeSampler:
         self.open_fault(sampling)
@@ -117,7 +124,7 @@ class FakeBackend:
             cells = self.sequences[seq_id]
             assert position == len(cells), f"sequence {seq_id}: {position} != {len(cells)}"
             assert len(tokens) > 0, "empty row"
-            cells.extend([token] for token in tokens)
+            cells.extend(self._fill(tokens))
             if wants:
                 self._outputs.append(seq_id)
         # After the cells were written: a failed batch leaves its traces, as the real one does.
@@ -166,7 +173,10 @@ class FakeBackend:
         for dst in dsts:
             assert dst != src, "fork onto itself"
             cells = self.sequences[src][:n_tokens]
-            self.sequences[dst] = cells if self.is_shared else [cell[:] for cell in cells]
+            self.sequences[dst] = cells if self.is_shared else self._copy(cells)
+
+    def _copy(self, cells: Sequence[Cell]) -> list[Cell]:
+        return [*self._fill([self.store[cell] for cell in cells])]
 
     def adopt(self, src: int, dst: int, start: int, end: int) -> None:
         assert self.is_shared, "adopt in the split layout"
@@ -178,8 +188,8 @@ class FakeBackend:
         self.sequences[a], self.sequences[b] = self.sequences[b], self.sequences[a]
 
     def shift(self, seq_id: int, start: int, n_tokens: int) -> None:
-        others = {id(c) for i, s in enumerate(self.sequences) if i != seq_id for c in s}
-        assert not any(id(c) in others for c in self.sequences[seq_id][start:]), "shifts others"
+        others = {c for i, s in enumerate(self.sequences) if i != seq_id for c in s}
+        assert not others & set(self.sequences[seq_id][start:]), "shifts others"
         del self.sequences[seq_id][start : start + n_tokens]
 
     # -- states --------------------------------------------------------------------------
@@ -196,12 +206,12 @@ class FakeBackend:
         tokens = array("i", state)
         kept = self.sequences[seq_id][:keep]
         assert keep == 0 or self.is_shared, "keeps cells in the split layout"
-        assert [c[0] for c in kept] == list(tokens[:keep]), "the state does not continue"
+        assert self.tokens(seq_id)[:keep] == list(tokens[:keep]), "the state does not continue"
         self.sequences[seq_id] = []
         n_used = self.n_used if self.is_shared else 0
         if n_used + len(tokens) > self.n_cells:
             raise OutOfCells(f"{n_used} of {self.n_cells} cells used, {len(tokens)} more")
-        self.sequences[seq_id] = kept + [[token] for token in tokens[keep:]]
+        self.sequences[seq_id] = [*kept, *self._fill(tokens[keep:])]
 
     # -- size ----------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class FakeBackend:
         moved: list[list[Cell]] = [[] for _ in range(self.n_seq)]
         for start, end, seq_ids in spans:
             assert len(seq_ids) == 1 or self.is_shared, "a shared span in the split layout"
-            cells = [cell[:] for cell in self.sequences[seq_ids[0]][start:end]]
+            cells = self._copy(self.sequences[seq_ids[0]][start:end])
             for seq_id in seq_ids:
                 assert len(moved[seq_id]) == start, "spans do not join"
                 moved[seq_id] += cells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -373,8 +374,7 @@ def test_a_broken_step_fails_what_is_live_and_the_engine_serves_on():
     assert driver.recorder.end(broken).error.code == "engine_failed"
     engine.cost.observe_decode = learn  # type: ignore[method-assign]
     # Whatever the broken step left in the cells must not be taken for a prefix.
-    for cells in driver.backend.sequences:
-        cells[:] = [[7] for _ in cells]
+    driver.backend.store[:] = array("i", [7] * len(driver.backend.store))
     ended.clear()
     again = driver.submit(long, n_max=4)
     assert ended.wait(10)
