@@ -21,7 +21,7 @@ from ponytail.llama import capi
 from ponytail.llama.context import Context
 from ponytail.llama.model import Model
 from ponytail.machine import Threads, available_memory, usable_threads
-from ponytail.sizing import Sizing, Wish, choose, ram_bytes
+from ponytail.sizing import START_BYTES, Sizing, Wish, choose, ram_bytes
 from ponytail.text.output import PieceTable
 from ponytail.text.template import ChatTemplate
 
@@ -151,10 +151,13 @@ def _kv(
             fingerprint=_state_fingerprint(config, header, context),
             max_bytes=config.kv_disk,
         )
+    n_bytes = ram_bytes(config.kv_ram, available_bytes)
     return KV(
         context,
         n_max_cells=sizing.n_cells_max,
-        ram_bytes=ram_bytes(config.kv_ram, available_bytes),
+        ram_bytes=n_bytes,
+        # Who gives a number means it; what we chose ourselves is given back when nobody asks.
+        idle_ram_bytes=n_bytes if config.kv_ram is not None else min(n_bytes, START_BYTES),
         disk=disk,
     )
 

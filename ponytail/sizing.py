@@ -30,7 +30,7 @@ _MAX_SHARED = 255
 # What memory holds of a model whose memory does not grow with the text.
 _BOUNDLESS = 1 << 40
 # Cells at start: about this much memory, so that a server opens at once; more when needed.
-_START_BYTES = 128 << 20
+START_BYTES = 128 << 20
 _START_SPLIT, _START_SHARED = 512, 2048
 
 
@@ -348,7 +348,7 @@ def _what_fits(case: _Case, ctx: int, parallel: int) -> str:
 
 
 def _start(choice: _Choice, bytes_per_cell: int) -> int:
-    n_cheap = _START_BYTES // bytes_per_cell if bytes_per_cell else choice.n_cells
+    n_cheap = START_BYTES // bytes_per_cell if bytes_per_cell else choice.n_cells
     if choice.layout == "shared":
         return min(choice.n_cells, max(_START_SHARED, n_cheap // PAD * PAD))
     n_each = n_cheap // choice.parallel // PAD * PAD

@@ -57,7 +57,8 @@ class Backend(Protocol):
     cell_bytes: int
     """Bytes of state that one more token costs."""
     tile: int
-    """Tokens of one sequence from which a batch is on the kernels' fast path."""
+    """Tokens from which a batch is on the kernels' fast path: of each sequence in split, of all
+    together in shared."""
 
     def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> Sampler: ...
 

@@ -56,7 +56,7 @@ class Batches:
         self._n_threads = n_threads
         self._tuner = ThreadTuner(n_threads, is_fixed=not tunes_threads)
         self._clock = clock
-        self.cost = StepCost(kv.backend.tile)
+        self.cost = StepCost(kv.backend.tile, is_whole=kv.backend.is_shared)
 
     def run(self, steps: Plan, to: Outcome) -> None:
         """Decoding rows first, then prefill, then solo sequences, one batch each.
@@ -154,7 +154,8 @@ class Batches:
         n_tokens = sum(n for _, n in chunks)
         self._counters.n_prompt_computed += n_tokens
         context = sum((s.n_computed + n / 2) * n for s, n in chunks) / n_tokens
-        is_tiled = all(n >= self.cost.tile for _, n in chunks)
+        tile = self.cost.tile
+        is_tiled = n_tokens >= tile if self.cost.is_whole else all(n >= tile for _, n in chunks)
         self.cost.observe_prefill(n_tokens, context, seconds, is_tiled=is_tiled)
 
     def _mark(self, chunks: Seq[Chunk], to: Outcome) -> None:

@@ -23,11 +23,13 @@ _RIDGE = 1e-3
 class StepCost:
     """Predicts batch times; observe every batch, ask `tokens_within` before one.
 
-    `tile` is the number of tokens from which a chunk of one sequence is on the fast path.
+    `tile` is the number of tokens from which a chunk is on the fast path: of one sequence,
+    or, with `is_whole`, of all of a batch together.
     """
 
-    def __init__(self, tile: int = 1) -> None:
+    def __init__(self, tile: int = 1, *, is_whole: bool = False) -> None:
         self.tile = tile
+        self.is_whole = is_whole
         self._decode_s: dict[int, float] = {}
         self._weights = [0.0, _GUESS_PER_TOKEN_S, 0.0]
         self._normal = [[0.0] * 3 for _ in range(3)]

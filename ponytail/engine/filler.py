@@ -79,6 +79,8 @@ class Filler:
                 owner = entry.owner
                 if owner is not None and owner.n_computed < found.n_tokens:
                     sequence.waits_for = ForPrefix(self._slots, owner, found.n_tokens)
+                    if not owner.n_computed < owner.pause_at < found.n_tokens:
+                        owner.pause_at = found.n_tokens
                     return False
                 self._cells.give(entry, self._slot(sequence), found.n_tokens)
                 sequence.n_computed = found.n_tokens

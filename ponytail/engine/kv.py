@@ -32,7 +32,10 @@ _log = logging.getLogger("ponytail.engine")
 
 
 class KV:
-    """The cache over one backend.  `n_max_cells` bounds growth, in the sense of `n_cells`."""
+    """The cache over one backend.  `n_max_cells` bounds growth, in the sense of `n_cells`.
+
+    Of `ram_bytes` an idle server keeps `idle_ram_bytes`.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class KV:
         *,
         n_max_cells: int = 0,
         ram_bytes: int = 0,
+        idle_ram_bytes: int | None = None,
         disk: DiskTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,6 +61,7 @@ class KV:
         self._filler = Filler(
             backend, self.slots, self.cells, self.tiers, self.elastic, self.counters
         )
+        self._idle_ram_bytes = ram_bytes if idle_ram_bytes is None else idle_ram_bytes
         self._n_admitted = 0
         self._offered: set[TreeNode] = set()
 
@@ -255,14 +260,18 @@ class KV:
 
     @property
     def can_shrink(self) -> bool:
-        """There are more cells than at the start, and nobody uses them."""
-        return not len(self.slots) and self._backend.n_cells > self.elastic.n_start
+        """There is more memory in use than at the start, and nobody needs it."""
+        has_more = self._backend.n_cells > self.elastic.n_start
+        return not len(self.slots) and (has_more or self.tiers.n_bytes > self._idle_ram_bytes)
 
     def shrink(self) -> None:
-        """Begin to go back to the cells of the start; what does not fit goes to RAM."""
-        if self.can_shrink and not self.elastic.is_resizing:
+        """Begin to go back to the memory of the start; what does not fit goes to RAM, or goes."""
+        if not self.can_shrink or self.elastic.is_resizing:
+            return
+        if self._backend.n_cells > self.elastic.n_start:
             self.cells.fit(self.elastic.n_start)
             self.elastic.shrink()
+        self.tiers.trim(self._idle_ram_bytes)
 
     def reset(self) -> None:
         """Forget all that is in the cells, and count anew."""

@@ -93,8 +93,9 @@ def _shares(
     if left_s is not None:
         n_room = min(n_prefill, _affordable(ranked[0], cost, left_s))
     # Whole tiles: fewer prompts a step, each on the fast path, rather than all on the slow.
-    served = ranked[: max(1, n_room // max(cost.tile, MIN_CHUNK))]
-    return _even(served, n_room, cost.tile)
+    tile = 1 if cost.is_whole else cost.tile
+    served = ranked[: max(1, n_room // max(tile, MIN_CHUNK))]
+    return _even(served, n_room, tile)
 
 
 def _affordable(first: Sequence, cost: StepCost, left_s: float) -> int:

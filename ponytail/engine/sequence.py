@@ -95,7 +95,8 @@ class Sequence:
     """The engine's record of one choice.
 
     `tokens` are the prompt and what was generated; the first `n_computed` of them are
-    in the KV cells.  While `waits_for` is set the sequence is not scheduled.  A preempted
+    in the KV cells.  While `waits_for` is set the sequence is not scheduled.  Others wait for
+    its first `pause_at` tokens: it stops there, so that all go on from there together.  A preempted
     sequence has no slot; its first `n_parked` cells are in `parked`, or there is none and
     they will be computed again.
     """
@@ -116,6 +117,7 @@ class Sequence:
         "n_shifted",
         "order",
         "parked",
+        "pause_at",
         "sampler",
         "tokens",
         "waits_for",
@@ -133,6 +135,7 @@ class Sequence:
         self.n_preempted = 0
         self.n_shifted = 0
         self.order = 0
+        self.pause_at = 0
         self.waits_for: Wait | None = None
         self.parked: State | None = None
         self.sampler: Sampler | None = None
@@ -148,11 +151,14 @@ class Sequence:
 
     @property
     def n_next(self) -> int:
-        """Tokens it may compute at once: up to the next mark, or all that is left."""
+        """Tokens it may compute at once: up to the next mark, or where others wait for it."""
+        end = len(self.tokens)
+        if self.n_computed < self.pause_at < end:
+            end = self.pause_at
         for mark in self.job.marks:
-            if mark > self.n_computed:
-                return mark - self.n_computed
-        return len(self.tokens) - self.n_computed
+            if self.n_computed < mark < end:
+                end = mark
+        return end - self.n_computed
 
     @property
     def is_private(self) -> bool:

@@ -119,6 +119,13 @@ class Tiers:
             self._evict(node)
         return True
 
+    def trim(self, max_bytes: int) -> None:
+        """Give up the least recently used prefixes until the rest takes at most max_bytes."""
+        while self.n_bytes > max_bytes:
+            node = self._tree.coldest(Kind.RAM)
+            assert node is not None, "bytes without entries"
+            self._evict(node)
+
     def _evict(self, node: TreeNode) -> None:
         for entry in [e for e, kind in node.entries.items() if kind == Kind.RAM]:
             self.save(node, entry.state)

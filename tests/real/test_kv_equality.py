@@ -86,7 +86,7 @@ def test_together_and_with_a_shared_prefix_is_as_alone(alone, layout):
 
 @pytest.mark.parametrize("layout", ["split", "shared"])
 def test_growing_under_a_running_request_changes_nothing(alone, layout, monkeypatch):
-    for name in ("_START_BYTES", "_START_SPLIT", "_START_SHARED"):
+    for name in ("START_BYTES", "_START_SPLIT", "_START_SHARED"):
         monkeypatch.setattr(sizing, name, 512)
     with LLM(smollm2_path(), **settings(layout, parallel=2, ctx_size=2048)) as llm:
 

@@ -66,6 +66,19 @@ def test_a_common_prefix_is_computed_once_however_many_ask_at_once(layout):
     assert sum(cached(run, ticket) for ticket, _, _ in asked) >= 15 * 295
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_who_shares_a_prefix_starts_to_answer_together(layout):
+    run = driver(layout, n_parallel=8, n_cells=4000)
+    stem = words(1, 500)
+    tickets = [run.submit([*stem, *words(60 + i, 20)], 10) for i in range(8)]
+    while not any(run.recorder.tokens(ticket) for ticket in tickets):
+        run.step()
+    run.step()
+    run.step()
+    # Else the first would be answering, under a bound of time, while the others still read.
+    assert sum(bool(run.recorder.tokens(ticket)) for ticket in tickets) == 8
+
+
 def test_shared_sequences_hold_their_prefix_once():
     run = driver("shared", n_parallel=8, n_cells=600)
     stem = words(1, 400)
@@ -265,6 +278,60 @@ def test_no_ram_means_no_ram():
         run.submit(words(1 + i, 200), 2)
         run.run()
     assert reads == []
+
+
+# -- after the load ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_server_that_has_nothing_to_do_goes_back_to_the_memory_of_its_start(layout):
+    kv = {"n_max_cells": 4000, "ram_bytes": 1 << 20, "idle_ram_bytes": 4 * 1000}
+    run = driver(layout, n_parallel=4, n_cells=256, kv=kv)
+    stems = [words(10 + i, 600) for i in range(4)]
+    for stem in stems:
+        run.submit(stem, 4)
+    run.run()
+    assert run.backend.n_cells > 256
+    assert run.engine.kv.elastic.n_growths > 0
+    while run.engine.kv.can_shrink:
+        run.engine.kv.shrink()
+        run.engine.kv.elastic.poll()
+        run.check()
+    assert run.backend.n_cells == 256
+    assert 0 < run.engine.kv.tiers.n_bytes <= 4 * 1000
+    hits = []
+    for stem in stems:
+        ticket = run.submit([*stem, 5], 4)
+        run.run()
+        hits.append(cached(run, ticket))
+    assert max(hits) == 600
+
+
+def test_work_that_comes_while_cells_shrink_keeps_the_larger_ones():
+    run = driver("split", n_cells=256, kv={"n_max_cells": 4000}, resize_polls=5)
+    run.submit(words(1, 600), 4)
+    run.run()
+    n_cells = run.backend.n_cells
+    run.engine.kv.shrink()
+    prompt = words(2, 500)
+    ticket = run.submit(prompt, 4)
+    run.run()
+    assert run.backend.n_cells == n_cells
+    assert_right(run, [(ticket, prompt, 4)])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_memory_for_more_cells_ends_who_needs_them_and_nobody_else(layout):
+    def refuse(n_cells):
+        raise DecodeError("no memory")
+
+    run = driver(layout, n_parallel=2, n_cells=256, kv={"n_max_cells": 4000}, resize_fault=refuse)
+    small = words(1, 40)
+    fine = run.submit(small, 20)
+    large = run.submit(words(2, 900), 4)
+    run.run()
+    assert_right(run, [(fine, small, 20)])
+    assert "no memory for more KV cells" in str(run.recorder.end(large).error)
 
 
 # -- memory that cannot be cut -------------------------------------------------------------
