@@ -17,7 +17,7 @@ from ponytail.engine.waits import ForPrefix
 
 # Cells that a sequence should find beyond its prompt when it is let in, and that there
 # should be for each while it runs: fewer, and it would soon have to wait or give way.
-HEADROOM = 64
+HEADROOM = 32
 
 
 class Room(msgspec.Struct, frozen=True):
