@@ -1,7 +1,9 @@
 """The real model: whatever the cache does, the text is the one of an undisturbed run.
 
-Both layouts.  Greedy, so that texts can be compared; prompts are chosen long enough to
-share, grow, evict and give way, and short enough to be quick.
+Both layouts, greedy.  Attention sums over cells in their order, and a sum in another order
+or precision is rounded differently, so that a near tie may end in another word.  Two ways to
+compare all the same: prompts that leave no doubt how they go on; and, for any prompt, the
+split layout with values in bf16, where nothing changes a single bit.
 """
 
 from __future__ import annotations
@@ -25,8 +27,6 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 # Threads that spin beside another busy process would slow both many times over.
 ONE_THREAD = {"threads": 1, "threads_batch": 1}
 STEM = "The harbour keeps a book of its ships, and every clerk copies it line by line. " * 12
-# Lists that repeat leave the model in no doubt how they go on: another batch shape rounds
-# differently, and a near tie would end in another word without anything being wrong.
 LISTS = [
     "red, green, blue, white",
     "one, two, three, four, five",
@@ -82,6 +82,25 @@ def test_together_and_with_a_shared_prefix_is_as_alone(alone, layout):
         again = asyncio.run(ask_all(llm, QUESTIONS))
         assert_as(alone, again)
         assert all(a.usage.n_cached >= 0.95 * a.usage.n_prompt for a in again)
+
+
+def test_split_with_values_in_bf16_is_exact_for_any_prompt_and_neighbours(tmp_path):
+    prompts = [
+        "Which ship brought the copper from Chile, and who was her captain?",
+        "List three things a mate checks before the hatch is closed:",
+        "def load(ship, cargo):\n    ",
+        "Der Lotse kommt an Bord, wenn",
+    ]
+    exact = settings("split", cache_type_v="bf16", parallel=4, kv_dir=tmp_path / "kv")
+    with LLM(smollm2_path(), **{**exact, "parallel": 1, "kv_dir": None}) as llm:
+        alone = [ask(llm, prompt, 40, deterministic=True).text for prompt in prompts]
+    with LLM(smollm2_path(), **exact) as llm:
+        for _ in range(2):  # the second time from the cache
+            assert [a.text for a in asyncio.run(ask_all(llm, prompts, 40))] == alone
+    with LLM(smollm2_path(), **exact) as llm:
+        answers = asyncio.run(ask_all(llm, prompts, 40))
+        assert [a.text for a in answers] == alone
+        assert all(a.usage.n_cached > 100 for a in answers)
 
 
 @pytest.mark.parametrize("layout", ["split", "shared"])
