@@ -36,9 +36,11 @@ class NullSampler:
 class NullBackend:
     """Takes every batch and picks token 100 for every row."""
 
-    def __init__(self, n_seq: int, n_cells: int) -> None:
-        self.n_seq, self.n_cells, self.n_batch = n_seq, n_cells, 4096
-        self.can_cut, self.tile = True, 64
+    def __init__(self, n_seq: int, n_cells: int, is_shared: bool) -> None:
+        self.n_seq, self.n_batch, self.is_shared = n_seq, 4096, is_shared
+        self.n_cells = n_cells * n_seq if is_shared else n_cells
+        self.can_cut = self.can_shift = True
+        self.tile, self.cell_bytes = 64, 0
 
     def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> NullSampler:
         return NullSampler()
@@ -72,9 +74,11 @@ class CountingSink:
         self.n_events += len(mail)
 
 
-def measure(n_rows: int, n_steps: int, stops: tuple[str, ...]) -> dict[str, float]:
+def measure(
+    n_rows: int, n_steps: int, stops: tuple[str, ...] = (), is_shared: bool = False
+) -> dict[str, float]:
     """Milliseconds per step of n_rows decoding rows: median and mean."""
-    engine = Engine(NullBackend(n_rows, n_steps + 100), max_queue=n_rows)
+    engine = Engine(NullBackend(n_rows, n_steps + 200, is_shared), max_queue=n_rows)
     pieces = PieceTable(lambda token_id: b" word")
     sink = CountingSink()
     for i in range(n_rows):
@@ -88,13 +92,13 @@ def measure(n_rows: int, n_steps: int, stops: tuple[str, ...]) -> dict[str, floa
             is_streaming=True,
         )
         engine.submit([job])
-    engine.take_inbox(block=False)
+    engine.take_inbox(0.0)
     engine.step()
     engine.deliver()
     seconds = []
     for _ in range(n_steps):
         started = time.perf_counter()
-        engine.take_inbox(block=False)
+        engine.take_inbox(0.0)
         engine.step()
         engine.deliver()
         seconds.append(time.perf_counter() - started)
@@ -166,7 +170,8 @@ def main() -> None:
     result = {
         "benchmark": "step_cost",
         "steps": args.steps,
-        "rows": {n: measure(n, args.steps, ()) for n in rows},
+        "rows": {n: measure(n, args.steps) for n in rows},
+        "rows_shared": {n: measure(n, args.steps, is_shared=True) for n in rows},
         "rows_with_stops": {n: measure(n, args.steps, ("\n\nUser:", "###")) for n in rows},
         "on_model": share_on_model(args.model) if args.model else None,
         "python": platform.python_version(),
