@@ -252,8 +252,8 @@ def _startup_line(f: dict[str, Any]) -> str:
     return (
         f"model {f['model_mib']:.0f} MB, KV {f['kv_mib']:.0f} MB growing to "
         f"{f['kv_capacity_mib']:.0f} ({f['n_cells']} cells, "
-        f"{f['cache_type_k']}/{f['cache_type_v']}) and up to {f['kv_ram_mib']:.0f} MB of RAM for cached "
-        f"prefixes, compute {f['compute_mib']:.0f} MB; "
+        f"{f['cache_type_k']}/{f['cache_type_v']}) and up to {f['kv_ram_mib']:.0f} MB of RAM for "
+        f"cached prefixes, compute {f['compute_mib']:.0f} MB; "
         f"ctx {f['n_ctx']} per request, parallel {f['n_parallel']} ({f['sizing']}); "
         f"ngl {f['n_gpu_layers']}, flash-attn {f['flash_attn']}, "
         f"threads {f['n_threads']}/{f['n_threads_batch']} ({f['threads']})"
