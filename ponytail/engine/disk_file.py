@@ -89,7 +89,8 @@ def write(path: Path, fingerprint: bytes, tokens: array[int], state: Any) -> Non
             file.write(state)
             file.flush()
             os.fsync(descriptor)
-        temporary.replace(path)
+            # Still locked: unlocked and not yet renamed, others would take it for a leftover.
+            temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
