@@ -11,7 +11,7 @@ import msgspec
 from ponytail.errors import ContextLengthExceeded, RequestError
 from ponytail.llama.model import Model
 from ponytail.text.template import ChatTemplate
-from ponytail.text.truncation import drop_oldest_turns
+from ponytail.text.truncation import drop_oldest_turns, n_system_messages
 from ponytail.types import (
     ChatPrompt,
     GenerateRequest,
@@ -26,7 +26,6 @@ from ponytail.types import (
 LONG_CHARS = 20_000
 # A shorter beginning is computed as fast as it is fetched.
 _MIN_MARK = 64
-_SYSTEM = ("system", "developer")
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -78,10 +77,7 @@ class Prompts:
         ids = self._ids(prompt)
         if not self._needs_marks:
             return Encoded(ids)
-        n_head = 0
-        while n_head < len(prompt.messages) and prompt.messages[n_head].role in _SYSTEM:
-            n_head += 1
-        n_system = self._n_common(prompt, n_head, ids)
+        n_system = self._n_common(prompt, n_system_messages(prompt.messages), ids)
         n_before = self._n_common(prompt, len(prompt.messages) - 1, ids)
         marks = sorted({n for n in (n_system, n_before) if n >= _MIN_MARK} | {len(ids)})
         return Encoded(ids, tuple(marks), max(1, n_system))

@@ -353,7 +353,7 @@ class Engine:
     def _end(self, sequence: Sequence, event: Finished | Failed) -> None:
         """Give back the slot and the sampler, then say so."""
         sequence.group.n_running -= 1
-        if self.kv.holds(sequence):
+        if sequence.has_slot:
             self.kv.release(sequence, self._clock())
         elif sequence in self._preempted:
             self._preempted.remove(sequence)

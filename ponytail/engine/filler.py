@@ -78,11 +78,11 @@ class Filler:
             case Kind.IDLE | Kind.LIVE:
                 owner = entry.owner
                 if owner is not None and owner.n_computed < found.n_tokens:
-                    sequence.waits_for = ForPrefix(self._slots, owner, found.n_tokens)
+                    sequence.waits_for = ForPrefix(owner, found.n_tokens)
                     if not owner.n_computed < owner.pause_at < found.n_tokens:
                         owner.pause_at = found.n_tokens
                     return False
-                self._cells.give(entry, self._slot(sequence), found.n_tokens)
+                self._cells.give(entry, self._slots.of(sequence), found.n_tokens)
                 sequence.n_computed = found.n_tokens
                 self.count_hit(sequence, found.n_tokens, found.kind)
                 return True
@@ -128,7 +128,7 @@ class Filler:
 
         False when that fails; the sequence may then have lost what it shared, too.
         """
-        slot = self._slot(sequence)
+        slot = self._slots.of(sequence)
         n_tokens = n_state if n_tokens is None else n_tokens
         keep = sequence.n_computed if self._backend.is_shared else 0
         if self._backend.is_shared and self._cells.make_room(n_state) < n_state:
@@ -184,8 +184,3 @@ class Filler:
                 self._counters.hit_disk_tokens += n_more
             case _ as never:
                 assert_never(never)
-
-    def _slot(self, sequence: Sequence) -> Slot:
-        slot = self._slots.of(sequence)
-        assert slot is not None, "the sequence has no slot"
-        return slot

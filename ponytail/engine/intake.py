@@ -66,10 +66,6 @@ class Intake:
         self.wake()
 
     @property
-    def is_closing(self) -> bool:
-        return self._closing_at is not None
-
-    @property
     def is_overdue(self) -> bool:
         """Closing, and the grace is over."""
         return self._closing_at is not None and self._clock() >= self._closing_at

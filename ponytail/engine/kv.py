@@ -73,16 +73,8 @@ class KV:
         """Sequences with cells, in ascending order of sequence id."""
         return self.slots.live()
 
-    def holds(self, sequence: Sequence) -> bool:
-        return self.slots.of(sequence) is not None
-
     def seq_id(self, sequence: Sequence) -> int:
-        return self._slot(sequence).seq_id
-
-    def _slot(self, sequence: Sequence) -> Slot:
-        slot = self.slots.of(sequence)
-        assert slot is not None, "the sequence has no slot"
-        return slot
+        return self.slots.of(sequence).seq_id
 
     # -- admission -----------------------------------------------------------------------
 
@@ -125,7 +117,7 @@ class KV:
 
     def release(self, sequence: Sequence, now: float) -> None:
         """Take the slot back; what was computed stays as a cached prefix."""
-        slot = self._slot(sequence)
+        slot = self.slots.of(sequence)
         if sequence.n_shifted or not sequence.n_computed:
             self.cells.discard(slot)
             return
@@ -135,7 +127,7 @@ class KV:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take the slot from a sequence that will go on later; its state is kept where it fits."""
-        slot = self._slot(sequence)
+        slot = self.slots.of(sequence)
         sequence.n_preempted += 1
         sequence.waits_for = None
         self.counters.preemptions += 1
@@ -171,7 +163,7 @@ class KV:
 
     def cut_back(self, sequence: Sequence) -> None:
         """Drop cells beyond what counts as computed, after a failed batch."""
-        slot = self._slot(sequence)
+        slot = self.slots.of(sequence)
         if not self._backend.cut(slot.seq_id, sequence.n_computed):
             self._filler.lose(sequence, slot)
 
@@ -179,7 +171,7 @@ class KV:
         """Keep the state at this point of a prompt, where a prefix cannot be cut later."""
         node = self.tree.insert(sequence.tokens[: sequence.n_computed])
         self.tree.lock(node)
-        self._store(self._slot(sequence), node)
+        self._store(self.slots.of(sequence), node)
         self.tree.unlock(node)
 
     def _demote(self, slot: Slot) -> None:
@@ -197,7 +189,7 @@ class KV:
 
     def shift(self, sequence: Sequence, n_keep: int, n_tokens: int) -> bool:
         """Drop about n_tokens behind the first n_keep; False when there is no room to do it."""
-        slot = self._slot(sequence)
+        slot = self.slots.of(sequence)
         start = max(n_keep, self.cells.n_in_common(slot))
         if 4 * start > 3 * sequence.n_computed:
             # Others hold nearly all of it too, and what is shared cannot be moved.

@@ -51,6 +51,14 @@ class Node(Generic[Entry]):
             yield node
             node = node.parent
 
+    def at(self, kind: int) -> list[Entry]:
+        """The entries of a kind at this very node."""
+        return [entry for entry, entry_kind in self.entries.items() if entry_kind == kind]
+
+    def above(self, kind: int) -> list[Entry]:
+        """Entries of a kind whose prefix is a beginning of this node's."""
+        return [entry for node in list(self.path())[1:] for entry in node.at(kind)]
+
     def below(self, kind: int) -> Iterator[Entry]:
         """All entries of a kind at or below this node."""
         if self.counts[kind] == 0:
@@ -58,9 +66,7 @@ class Node(Generic[Entry]):
         stack = [self]
         while stack:
             node = stack.pop()
-            for entry, entry_kind in node.entries.items():
-                if entry_kind == kind:
-                    yield entry
+            yield from node.at(kind)
             stack += [child for child in node.children.values() if child.counts[kind]]
 
 

@@ -50,7 +50,7 @@ class SharedCells:
             node = self.slots.tree.coldest(Kind.IDLE, unlocked=True)
             if node is None:
                 break
-            for slot in [s for s, kind in node.entries.items() if kind == Kind.IDLE]:
+            for slot in node.at(Kind.IDLE):
                 self._evict(slot, node)
         return self.free()
 
@@ -165,11 +165,7 @@ class SharedCells:
 
     def n_in_common(self, slot: Slot) -> int:
         """Tokens of a slot that another slot holds too: they are the same cells."""
-        if slot.node is None:
-            return 0
-        n_at = {node: node.end for node in slot.node.path()}
-        others = (other for other in self.slots.all if other is not slot)
-        return min(slot.n_held, max((min(_n_common(o, n_at), o.n_held) for o in others), default=0))
+        return _n_shared(slot, (other for other in self.slots.all if other is not slot))
 
     def _n_unique(self, slot: Slot, n_kept: int = 0) -> int:
         """Cells of a slot, beyond the first n_kept, that no other slot holds."""
@@ -179,9 +175,7 @@ class SharedCells:
         """Cells that these slots hold, each counted once."""
         n, before = 0, list[Slot]()
         for slot in slots:
-            n_at = {} if slot.node is None else {node: node.end for node in slot.node.path()}
-            n_shared = max((min(_n_common(o, n_at), o.n_held) for o in before), default=0)
-            n += max(0, slot.n_held - n_shared)
+            n += slot.n_held - _n_shared(slot, before)
             before.append(slot)
         return n
 
@@ -209,6 +203,15 @@ class SharedCells:
         n = self._union(self.slots.all)
         assert self.n_used == n, f"{self.n_used} cells counted, {n} held"
         assert n <= self._backend.n_cells, f"{n} cells held of {self._backend.n_cells}"
+
+
+def _n_shared(slot: Slot, others: Iterable[Slot]) -> int:
+    """Tokens of a slot that one of the others holds too."""
+    if slot.node is None:
+        return 0
+    n_at = {node: node.end for node in slot.node.path()}
+    most = max((min(_n_common(other, n_at), other.n_held) for other in others), default=0)
+    return min(slot.n_held, most)
 
 
 def _n_common(slot: Slot, n_at: dict[TreeNode, int]) -> int:

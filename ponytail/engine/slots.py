@@ -85,8 +85,9 @@ class Slots:
         slots = sorted(self._of.values(), key=lambda slot: slot.seq_id)
         return [slot.owner for slot in slots if slot.owner is not None]
 
-    def of(self, sequence: Sequence) -> Slot | None:
-        return self._of.get(id(sequence))
+    def of(self, sequence: Sequence) -> Slot:
+        """The slot of a sequence that has one (`has_slot`)."""
+        return self._of[id(sequence)]
 
     def bind(self, slot: Slot, sequence: Sequence) -> None:
         """The slot, which stands nowhere, is the sequence's."""
@@ -135,9 +136,7 @@ class Slots:
 
     def withdraw_covered(self, node: TreeNode) -> list[Slot]:
         """Take idle slots out of the tree whose prefix this node's has too; the slots."""
-        covered = []
-        for above in list(node.path())[1:]:
-            covered += [slot for slot, kind in above.entries.items() if kind == Kind.IDLE]
+        covered = node.above(Kind.IDLE)
         for slot in covered:
             self.withdraw(slot)
         return covered

@@ -89,9 +89,8 @@ class Tiers:
         self.n_bytes += entry.n_bytes
         self._tree.attach(node, entry, Kind.RAM)
         if self._can_cut:
-            for above in list(node.path())[1:]:
-                for covered in [e for e, kind in above.entries.items() if kind == Kind.RAM]:
-                    self.drop(covered)
+            for covered in node.above(Kind.RAM):
+                self.drop(covered)
 
     def park(self, n_bytes: int) -> bool:
         """Take room for the state of a preempted sequence; False when there is none."""
@@ -113,10 +112,7 @@ class Tiers:
     def _make_room(self, n_bytes: int) -> bool:
         if n_bytes > self.max_bytes - self.n_parked_bytes:
             return False
-        while self.n_bytes + self.n_parked_bytes + n_bytes > self.max_bytes:
-            node = self._tree.coldest(Kind.RAM)
-            assert node is not None, "bytes without entries"
-            self._evict(node)
+        self.trim(self.max_bytes - self.n_parked_bytes - n_bytes)
         return True
 
     def trim(self, max_bytes: int) -> None:
@@ -127,7 +123,7 @@ class Tiers:
             self._evict(node)
 
     def _evict(self, node: TreeNode) -> None:
-        for entry in [e for e, kind in node.entries.items() if kind == Kind.RAM]:
+        for entry in node.at(Kind.RAM):
             self.save(node, entry.state)
             self.n_evicted += 1
             self.drop(entry)

@@ -12,19 +12,17 @@ from ponytail.engine.backend import Backend
 from ponytail.engine.disk_tier import DiskEntry, Load
 from ponytail.engine.elastic import Elastic
 from ponytail.engine.sequence import Sequence
-from ponytail.engine.slots import Slots
 
 
 class ForPrefix(msgspec.Struct, frozen=True):
     """Until `owner` has computed `n_tokens`, or is gone."""
 
-    slots: Slots
     owner: Sequence
     n_tokens: int
 
     @property
     def is_over(self) -> bool:
-        return self.slots.of(self.owner) is None or self.owner.n_computed >= self.n_tokens
+        return not self.owner.has_slot or self.owner.n_computed >= self.n_tokens
 
 
 class ForLoad(msgspec.Struct, frozen=True):

@@ -50,15 +50,21 @@ def drop_oldest_turns(
     return newest(n_fits), n_turns - n_fits
 
 
+def n_system_messages(messages: tuple[Message, ...]) -> int:
+    """How many system or developer messages a conversation begins with."""
+    n = 0
+    while n < len(messages) and messages[n].role in _SYSTEM:
+        n += 1
+    return n
+
+
 def _n_chars(messages: tuple[Message, ...]) -> int:
     return sum(len(message.content) for message in messages)
 
 
 def _split(messages: tuple[Message, ...]) -> tuple[int, list[list[Message]]]:
     """(leading system messages, turns); what comes before the first user message is a turn."""
-    n_head = 0
-    while n_head < len(messages) and messages[n_head].role in _SYSTEM:
-        n_head += 1
+    n_head = n_system_messages(messages)
     turns: list[list[Message]] = []
     for message in messages[n_head:]:
         if message.role == "user" or not turns:
