@@ -111,14 +111,35 @@ def test_what_short_prompts_leave_goes_to_the_long_ones():
     assert prefilled(live, StepCost(), n_batch=510) == [10, 250, 250]
 
 
-def test_short_of_room_those_behind_go_first_and_of_equals_the_oldest():
+def test_in_a_burst_those_behind_go_first_and_of_equals_the_oldest():
     live = [sequence(400) for _ in range(8)]
     live[0].n_computed = 300
     live.reverse()
-    shares = prefilled([decoding(), *live], learnt(0.007))
-    assert sum(shares) <= 40
+    shares = prefilled(live, learnt(0.007), n_batch=40)
+    assert sum(shares) == 40
     assert shares[-1] == 0
     assert shares[-2] > 0
+
+
+def test_beside_a_stream_the_shortest_rest_goes_first_and_of_equals_the_oldest():
+    cost = learnt(0.001)
+    long, short, nearly_done = sequence(2000), sequence(150), sequence(2000, n_computed=1950)
+    assert prefilled([decoding(), long, short, nearly_done], cost)[1:] == [150, 50]
+    assert prefilled([decoding(), *[sequence(400) for _ in range(3)]], cost)[1:] == [0, 0]
+
+
+def test_beside_a_stream_prompts_answer_one_by_one_not_all_at_the_end():
+    cost = learnt(0.001, tile=64)
+    live = [sequence(256) for _ in range(4)]
+    ended_in = []
+    for step in range(1, 99):
+        for s, n in plan([decoding(), *[s for s in live if s.n_todo]], 512, cost, 0.25).prefilling:
+            s.n_computed += n
+            if not s.n_todo:
+                ended_in.append(step)
+        if len(ended_in) == 4:
+            break
+    assert ended_in == [2, 3, 4, 6]
 
 
 def test_newcomers_do_not_starve_an_older_prompt():
