@@ -6,6 +6,7 @@ Owns the two sinks and the two streams.  Must not know HTTP, text or llama.cpp.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -29,19 +30,33 @@ class _LoopTicket(Ticket):
 
 
 class LoopSink:
-    """One per event loop: the whole step's mail crosses into the loop in one call."""
+    """One per event loop: mail of whole steps crosses into the loop.
+
+    One call at a time is on its way.  With one for every step an engine that is quicker
+    than the loop keeps the loop reading wake-ups and nothing else.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._steps: deque[Mail] = deque()
+        self._is_called = False
 
     def deliver(self, mail: Mail) -> None:
         """Engine thread.  Raises RuntimeError when the loop is closed."""
-        self._loop.call_soon_threadsafe(self._dispatch, mail)
+        if self._loop.is_closed():
+            raise RuntimeError("the event loop is closed")
+        self._steps.append(mail)
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._dispatch)
 
-    def _dispatch(self, mail: Mail) -> None:
-        for ticket, event in mail:
-            if isinstance(ticket, _LoopTicket):
-                ticket.stream.put(ticket.index, event)
+    def _dispatch(self) -> None:
+        # First of all: what comes while this runs must call again.
+        self._is_called = False
+        for _ in range(len(self._steps)):
+            for ticket, event in self._steps.popleft():
+                if isinstance(ticket, _LoopTicket):
+                    ticket.stream.put(ticket.index, event)
 
 
 _sinks: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopSink] = WeakKeyDictionary()

@@ -21,11 +21,13 @@ from ponytail.llama import capi
 from ponytail.llama.context import Context
 from ponytail.llama.model import Model
 from ponytail.machine import Threads, available_memory, usable_threads
-from ponytail.sizing import START_BYTES, Sizing, Wish, choose, ram_bytes
+from ponytail.sizing import Sizing, Wish, choose, ram_bytes
 from ponytail.text.output import PieceTable
 from ponytail.text.template import ChatTemplate
 
 MIB = 1 << 20
+# Cached prefixes that an idle server keeps in RAM when nobody said how much it may.
+_IDLE_RAM_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def _kv(
         n_max_cells=sizing.n_cells_max,
         ram_bytes=n_bytes,
         # Who gives a number means it; what we chose ourselves is given back when nobody asks.
-        idle_ram_bytes=n_bytes if config.kv_ram is not None else min(n_bytes, START_BYTES),
+        idle_ram_bytes=n_bytes if config.kv_ram is not None else min(n_bytes, _IDLE_RAM_BYTES),
         disk=disk,
     )
 

@@ -30,7 +30,7 @@ _MAX_SHARED = 255
 # What memory holds of a model whose memory does not grow with the text.
 _BOUNDLESS = 1 << 40
 # Cells at start: about this much memory, so that a server opens at once; more when needed.
-START_BYTES = 128 << 20
+START_BYTES = 384 << 20
 _START_SPLIT, _START_SHARED = 512, 2048
 
 

@@ -17,9 +17,10 @@ from ponytail.errors import DecodeError
 _log = logging.getLogger("ponytail.engine")
 
 PAD = 256
-# Growing costs time each time: half as much again as is needed, and at least twice what there is.
+# Growing costs time each time, and making cells costs time by their number: a little more than
+# is needed, and at least twice what there is.
 _FACTOR = 2.0
-_SPARE = 1.5
+_SPARE = 1.125
 # After a growth that failed (no memory), so long none is tried; then just what is needed.
 _RETRY_S = 5.0
 

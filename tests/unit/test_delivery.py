@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ponytail.delivery import AsyncStream, ThreadStream
+import pytest
+
+from ponytail.delivery import AsyncStream, LoopSink, ThreadStream
 from ponytail.engine.engine import Engine
 from ponytail.engine.sequence import Job, Ticket
 from ponytail.text.output import Output
@@ -58,6 +60,32 @@ def test_receive_gives_nothing_at_the_time_limit_and_loses_nothing():
         assert await stream.receive(0.001) == [(0, Text("a"))]
 
     asyncio.run(main())
+
+
+def test_an_engine_quicker_than_the_loop_wakes_it_once_and_loses_nothing():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        calls: list[object] = []
+        loop.call_soon_threadsafe = lambda *call: calls.append(call)  # type: ignore[method-assign]
+        stream = AsyncStream(1)
+        sink, ticket = LoopSink(loop), stream.tickets[0]
+        for round_number in (1, 2):
+            for n in range(100):
+                sink.deliver([(ticket, Text(str(n)))])
+            assert len(calls) == round_number
+            calls[-1][0]()
+            assert words([event for _, event in await stream.receive()]) == list(range(100))
+
+    asyncio.run(main())
+
+
+def test_a_closed_loop_is_noticed_also_when_a_call_is_on_its_way():
+    loop = asyncio.new_event_loop()
+    sink = LoopSink(loop)
+    sink.deliver([])
+    loop.close()
+    with pytest.raises(RuntimeError):
+        sink.deliver([])
 
 
 def test_a_stream_of_a_closed_loop_is_cancelled_and_the_engine_goes_on():

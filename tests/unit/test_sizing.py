@@ -107,9 +107,9 @@ def test_a_layout_that_was_asked_is_kept() -> None:
 
 def test_few_cells_at_start_whatever_the_capacity() -> None:
     split = size(8192, TOKEN, 16 * GIB, ctx_size=8192, parallel=16)
-    assert (split.n_cells, split.n_cells_start) == (131_072, 512)
+    assert (split.n_cells, split.n_cells_start) == (131_072, 1024)
     shared = size(8192, TOKEN, 16 * GIB, ctx_size=8192, parallel=16, layout="shared")
-    assert (shared.n_cells, shared.n_cells_start) == (131_072, 5632)
+    assert (shared.n_cells, shared.n_cells_start) == (131_072, 17_408)
     assert size(64, TOKEN, GIB, parallel=1).n_cells_start == 256
 
 
