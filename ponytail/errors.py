@@ -77,15 +77,17 @@ class UnsupportedParameter(InvalidRequest):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt alone does not fit into the context window."""
+    """The prompt alone does not fit into the context window; `note` ends the message."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, n_ctx: int, *, param: str | None = "messages") -> None:
+    def __init__(
+        self, n_prompt: int, n_ctx: int, *, param: str | None = "messages", note: str = ""
+    ) -> None:
         super().__init__(
             f"This model's maximum context length is {n_ctx} tokens. "
             f"However, your prompt has {n_prompt} tokens, which leaves no room for an answer. "
-            "Please shorten it.",
+            f"Please shorten it.{note}",
             param=param,
         )
         self.n_prompt = n_prompt

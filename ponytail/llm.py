@@ -30,7 +30,7 @@ from ponytail.config import Config
 from ponytail.delivery import AsyncStream, Indexed, ThreadStream
 from ponytail.engine.sequence import Job, Ticket
 from ponytail.engine.stats import Gauges
-from ponytail.errors import ContextLengthExceeded, ShuttingDown
+from ponytail.errors import ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
 from ponytail.prompts import Encoded, Prompts
 from ponytail.runtime import Runtime, build
@@ -55,10 +55,6 @@ from ponytail.types import (
 _NO_QUEUE_LIMIT = 1_000_000
 # With --context-shift an answer has no end of its own but the model's and max_tokens.
 _ENDLESS = 1 << 40
-_SMALLEST = (
-    "These are the leading system messages and the last turn alone, "
-    'which "truncation": "auto" never drops.'
-)
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -256,14 +252,7 @@ class LLM:
 
     def _encode(self, request: GenerateRequest) -> list[Encoded]:
         self._ensure_open()
-        try:
-            return self._prompts.encode(request)
-        except ContextLengthExceeded as error:
-            if request.truncates:
-                # The count is of what could not be dropped, not of all that was sent.
-                error.message += f" {_SMALLEST}"
-                error.args = (error.message,)
-            raise
+        return self._prompts.encode(request)
 
     def _submit(
         self, request: GenerateRequest, encoded: list[Encoded], tickets: tuple[Ticket, ...]

@@ -26,6 +26,10 @@ from ponytail.types import (
 LONG_CHARS = 20_000
 # A shorter beginning is computed as fast as it is fetched.
 _MIN_MARK = 64
+_NEVER_DROPPED = (
+    " These are the leading system messages and the last turn alone, "
+    'which "truncation": "auto" never drops.'
+)
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -60,8 +64,14 @@ class Prompts:
         encoded = [self._encode(prompt, request) for prompt in request.prompts]
         for prompt, one in zip(request.prompts, encoded, strict=True):
             if len(one.ids) >= self._n_ctx:
-                name = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-                raise ContextLengthExceeded(len(one.ids), self._n_ctx, param=name)
+                is_chat = isinstance(prompt, ChatPrompt)
+                raise ContextLengthExceeded(
+                    len(one.ids),
+                    self._n_ctx,
+                    param="messages" if is_chat else "prompt",
+                    # The count is of what could not be dropped, not of all that was sent.
+                    note=_NEVER_DROPPED if is_chat and request.truncates else "",
+                )
         return encoded
 
     def _encode(self, prompt: Prompt, request: GenerateRequest) -> Encoded:
