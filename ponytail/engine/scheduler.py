@@ -124,10 +124,15 @@ def _in_turn(
 
 
 def _affordable(first: Sequence, cost: StepCost, left_s: float) -> int:
-    """Prefill tokens that the time allows, at the context of whoever is first."""
+    """Prefill tokens that the time allows, at the context of whoever is first.
+
+    Some more where that saves a tile, or what is left of the prompt, from the slow path.
+    """
     n = cost.tokens_within(left_s, first.n_computed)
-    if n < cost.tile and cost.prefill_s(cost.tile, first.n_computed) <= STRETCH * left_s:
-        return cost.tile
+    rest = [first.n_next] if first.n_next < n + cost.tile else []
+    for wanted in (*rest, cost.tile):
+        if n < wanted and cost.prefill_s(wanted, first.n_computed) <= STRETCH * left_s:
+            return wanted
     return max(MIN_CHUNK, n)
 
 

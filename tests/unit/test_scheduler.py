@@ -102,6 +102,14 @@ def test_a_step_stretches_for_a_tile_but_not_far():
     assert MIN_CHUNK <= n <= 26
 
 
+def test_a_step_stretches_for_the_rest_of_a_prompt_but_not_far():
+    cost = learnt(0.001, tile=64)
+    assert prefilled([decoding(), sequence(240)], cost) == [240]
+    assert prefilled([decoding(), sequence(270)], cost) == [192]
+    # The next tile would do, the rest of the prompt would not.
+    assert prefilled([decoding(), sequence(90)], learnt(0.0055, tile=64)) == [64]
+
+
 def test_a_prompt_always_moves():
     assert prefilled([decoding(), sequence(5000)], learnt(10.0)) == [MIN_CHUNK]
 
