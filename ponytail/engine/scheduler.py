@@ -128,11 +128,11 @@ def _affordable(first: Sequence, cost: StepCost, left_s: float) -> int:
 
     Some more where that saves a tile, or what is left of the prompt, from the slow path.
     """
-    n = cost.tokens_within(left_s, first.n_computed)
-    rest = [first.n_next] if first.n_next < n + cost.tile else []
-    for wanted in (*rest, cost.tile):
-        if n < wanted and cost.prefill_s(wanted, first.n_computed) <= STRETCH * left_s:
-            return wanted
+    n, rest = cost.tokens_within(left_s, first.n_computed), first.n_next
+    if rest >= cost.tile:  # Less is on the slow path in any case.
+        for wanted in (rest if rest < n + cost.tile else n, cost.tile):
+            if n < wanted and cost.prefill_s(wanted, first.n_computed) <= STRETCH * left_s:
+                return wanted
     return max(MIN_CHUNK, n)
 
 

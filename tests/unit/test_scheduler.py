@@ -108,6 +108,9 @@ def test_a_step_stretches_for_the_rest_of_a_prompt_but_not_far():
     assert prefilled([decoding(), sequence(270)], cost) == [192]
     # The next tile would do, the rest of the prompt would not.
     assert prefilled([decoding(), sequence(90)], learnt(0.0055, tile=64)) == [64]
+    # So little is slow anyway.
+    (n,) = prefilled([decoding(), sequence(60)], learnt(0.006, tile=64))
+    assert n <= 40
 
 
 def test_a_prompt_always_moves():
