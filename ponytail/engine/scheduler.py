@@ -93,10 +93,7 @@ def _together(waiting: Seq[Sequence], n_room: int, tile: int) -> dict[int, int]:
 
     Whole tiles: fewer prompts a step, each on the fast path, rather than all on the slow.
     """
-    newest = max(s.order for s in waiting)
-    ranked = sorted(
-        waiting, key=lambda s: s.n_computed - s.n_cached - _AGE_TOKENS * (newest - s.order)
-    )
+    ranked = sorted(waiting, key=lambda s: s.n_computed - s.n_cached + _AGE_TOKENS * s.order)
     served = ranked[: max(1, n_room // max(tile, MIN_CHUNK))]
     return _even(served, n_room, tile)
 
@@ -108,15 +105,12 @@ def _in_turn(
 
     One prompt after another answers sooner on average than all side by side.
     """
-    newest = max(s.order for s in waiting)
-    ranked = sorted(waiting, key=lambda s: s.n_todo - _TURN_TOKENS * (newest - s.order))
+    ranked = sorted(waiting, key=lambda s: s.n_todo + _TURN_TOKENS * s.order)
     n_room = min(n_prefill, _affordable(ranked[0], cost, left_s))
     shares: dict[int, int] = {}
     for sequence in ranked:
-        share = min(n_room, sequence.n_next)
-        if share < sequence.n_next:
-            share = share // tile * tile or (0 if shares else share)
-        if share == 0:
+        share = _chunk(sequence, n_room, tile)
+        if shares and share < min(tile, sequence.n_next):
             break
         shares[id(sequence)] = share
         n_room -= share
@@ -141,10 +135,13 @@ def _even(served: Seq[Sequence], n_room: int, tile: int) -> dict[int, int]:
     shares: dict[int, int] = {}
     n_left = len(served)
     for sequence in sorted(served, key=lambda s: s.n_todo):
-        share = n_room // n_left
-        if share < sequence.n_next:
-            share = share // tile * tile or share
-        shares[id(sequence)] = share = min(share, sequence.n_next)
+        shares[id(sequence)] = share = _chunk(sequence, n_room // n_left, tile)
         n_room -= share
         n_left -= 1
     return shares
+
+
+def _chunk(sequence: Sequence, n_room: int, tile: int) -> int:
+    """Tokens that it computes of n_room: all it has, or whole tiles where one fits."""
+    n = min(n_room, sequence.n_next)
+    return n if n == sequence.n_next else n // tile * tile or n
