@@ -84,3 +84,8 @@ class Driver:
             if self.engine.is_idle:
                 return
         raise AssertionError(f"still busy after {max_steps} steps")
+
+
+def prompt(first: int, n: int = 5) -> list[int]:
+    """n tokens; prompts of another `first` have no beginning in common."""
+    return [first, *range(100, 100 + n - 1)]

@@ -13,7 +13,7 @@ from ponytail.server.metrics import encode_metrics
 from tests.engine_driver import Driver
 from tests.fakes import FakeBackend
 from tests.unit.fake_llm import WAIT_S, FakeLLM
-from tests.unit.test_server import served
+from tests.unit.server.served import served
 
 
 class Measured(FakeLLM):
