@@ -29,6 +29,9 @@ N_STEPS_OF_A_PROBE = 20
 # What `pip --progress-bar=raw` prints; only the llama.cpp sources are this large.
 MOVED = re.compile(r"^\s*Progress (\d+) of (\d+)")
 LARGE_BYTES = 40_000_000
+# Intel's matrix tiles: gcc 12 compiles llama.cpp's set-up of them wrongly, and the first prompt
+# then ends the process with an illegal instruction.
+AMX_FLAGS = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 
 def pinned() -> str:
@@ -71,6 +74,27 @@ def progress_bar() -> str:
     return "--progress-bar=" + ("raw" if (major, minor) >= (24, 1) else "off")
 
 
+def has_amx() -> bool:
+    """Whether -march=native would use matrix tiles."""
+    try:
+        return "amx_tile" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+
+
+def build_environment() -> dict[str, str]:
+    """What pip and the compiler are told; a build without tiles has a wheel cache of its own."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if has_amx():
+        for name in ("CFLAGS", "CXXFLAGS"):
+            env[name] = f"{env.get(name, '')} {AMX_FLAGS}".strip()
+        pip = [sys.executable, "-m", "pip", "cache", "dir"]
+        cache = subprocess.run(pip, capture_output=True, text=True, env=env).stdout.strip()
+        if cache:
+            env["PIP_CACHE_DIR"] = str(Path(cache) / "ponytail-without-amx")
+    return env
+
+
 def main() -> int:
     requirement = pinned()
     if is_installed(requirement):
@@ -82,12 +106,11 @@ def main() -> int:
         flush=True,
     )
     command = [sys.executable, "-m", "pip", "install", "--verbose", progress_bar()]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with (
         log_path.open("w") as log,
         subprocess.Popen(
             [*command, requirement],
-            env=env,
+            env=build_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
