@@ -1,0 +1,127 @@
+"""Grammars of tool calls, in llguidance's Lark.
+
+Owns the notation and the bounds on white space.  Must not know any family, nor
+llguidance itself.  Syntax: llguidance's docs/syntax.md and docs/json_schema.md.  Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ponytail.text.toolcalls.json_text import encode
+from ponytail.text.toolcalls.seam import Spell
+from ponytail.types import Tool
+
+WHITESPACE = r" |\n {0,16}"
+"""White space that may stand between two parts of JSON, at most once: one space, or a new line
+with its indentation.  Without a bound a model can write white space for ever."""
+
+
+def literal(text: str) -> str:
+    """The Lark term for a text."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def either(terms: Sequence[str]) -> str:
+    """One of the terms."""
+    return terms[0] if len(terms) == 1 else f"({' | '.join(terms)})"
+
+
+class Rules:
+    """Collects the rules of one grammar; terms are made by the methods."""
+
+    def __init__(self, spell: Spell) -> None:
+        self._spell = spell
+        self._rules: list[str] = []
+        self._n_named = 0
+
+    def marker(self, text: str) -> str:
+        """The term for a marker, as the vocabulary has it."""
+        return self._spell(text)
+
+    def rule(self, body: str) -> str:
+        """A new rule; its name."""
+        self._n_named += 1
+        self._rules.append(f"r{self._n_named}: {body}")
+        return f"r{self._n_named}"
+
+    def space(self) -> str:
+        """White space, or none."""
+        self._once(f"SPACE: /{WHITESPACE}/")
+        return "SPACE?"
+
+    def json(self, schema: Any) -> str:
+        """A JSON value that fits the schema."""
+        options = {"whitespace_pattern": WHITESPACE}
+        whole = {"x-guidance": options, **schema} if isinstance(schema, dict) else schema
+        return self.rule(f"%json {json.dumps(whole, ensure_ascii=False)}")
+
+    def arguments(self, tool: Tool) -> str:
+        """The JSON arguments of a tool."""
+        return self.json({"type": "object", **tool.parameters})
+
+    def calls(
+        self, tools: Sequence[Tool], arguments_key: str, *, may_say_type: bool = False
+    ) -> str:
+        """A call of one of the tools: `{"name": "f", "arguments": {...}}`."""
+        space = self.space()
+        head = (
+            f'"{{" {space} {self._member("type", "function")}? {space}' if may_say_type else '"{"'
+        )
+        return self.rule(either([self._call(tool, arguments_key, head) for tool in tools]))
+
+    def _call(self, tool: Tool, arguments_key: str, head: str) -> str:
+        space = self.space()
+        return self.rule(
+            f"{head} {space} {self._member('name', tool.name)} {space} "
+            f'{literal(encode(arguments_key))} {space} ":" {space} '
+            f'{self.arguments(tool)} {space} "}}"'
+        )
+
+    def _member(self, key: str, value: str) -> str:
+        """`"key": "value",`."""
+        space = self.space()
+        key_term, value_term = literal(encode(key)), literal(encode(value))
+        return f'({key_term} {space} ":" {space} {value_term} {space} ",")'
+
+    def listed(self, call: str, *, is_parallel: bool) -> str:
+        """`[call]`, or several."""
+        space = self.space()
+        more = f'({space} "," {space} {call})* ' if is_parallel else ""
+        return f'"[" {space} {call} {more}{space} "]"'
+
+    def text_until(self, marker: str) -> str:
+        """Any text and the first marker after it."""
+        self._once("ANY: /(?s:.*)/")
+        term = self.marker(marker)
+        if not term.startswith('"'):
+            return f"ANY {term}"
+        return self._lazy(term)
+
+    def in_order(self, items: Sequence[tuple[str, bool]], separator: str) -> str:
+        """Items (term, whether it must be there) in this order with separators between."""
+        rest, first, may_be_empty = "", "", True
+        for term, is_needed in reversed(items):
+            alone = f"{term} {rest}"
+            if is_needed:
+                first, may_be_empty = alone, False
+            else:
+                first = self.rule(f"{alone} | {first}" if first else alone)
+            one = f"{separator} {term}"
+            rest = self.rule(f"{one if is_needed else f'({one})?'} {rest}")
+        return f"({first})?" if first and may_be_empty else first
+
+    def source(self, start: str) -> str:
+        """The whole grammar."""
+        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+
+    def _lazy(self, term: str) -> str:
+        self._n_named += 1
+        self._rules.append(f"r{self._n_named}[suffix={term}]: ANY")
+        return f"r{self._n_named}"
+
+    def _once(self, rule: str) -> None:
+        if rule not in self._rules:
+            self._rules.append(rule)
