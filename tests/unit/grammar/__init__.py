@@ -1,0 +1,1 @@
+"""Grammars over a small vocabulary."""
