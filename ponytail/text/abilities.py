@@ -11,11 +11,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from ponytail.text.tool_prompt import ToolDict, tools_as_text
 
 TemplateMessage: TypeAlias = dict[str, Any]
 Render: TypeAlias = Callable[[list[TemplateMessage]], str | None]
 """Renders messages; None when the template refuses them."""
+RenderWithTools: TypeAlias = Callable[[list[TemplateMessage], list[ToolDict]], str | None]
+ToolPlace: TypeAlias = Literal["variable", "system"]
+"""Where a template finds the tools: in `tools`, or as text in the system message's `tools`."""
+IdForm: TypeAlias = Literal["any", "short", "named"]
+"""Ids of calls as they come; of nine letters and digits; `functions.name:0`, for a template that
+shows the id alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +41,36 @@ class Abilities:
     tool_calls: bool = True
     parallel_calls: bool = True
     text_beside_calls: bool = True
+    shows_text_beside_calls: bool = True
+    thought_beside_both: bool = True
     tool_role: bool = True
     user_after_tool: bool = True
     wants_argument_text: bool = False
     wants_null_beside_calls: bool = False
-    wants_short_ids: bool = False
+    id_form: IdForm = "any"
     wants_parts: bool = False
-    reasoning_key: str = "reasoning_content"
+    reasoning_keys: tuple[str, ...] = ("reasoning_content",)
 
 
 _A, _B, _C, _D, _E = ("probeone", "probetwo", "probethree", "probefour", "probefive")
-_LONG_ID, _SHORT_ID = "call_0123456789abcdef", "call0000%d"
+_IDS: dict[IdForm, str] = {
+    "any": "call_0123456789abcdef%d",
+    "short": "call0000%d",
+    "named": "functions.probefn%d:0",
+}
+_TOOL_NAME = "probetool"
+_ARGUMENT = {"type": "string", "description": "probing"}
+_PARAMETERS = {"type": "object", "properties": {"probearg": _ARGUMENT}, "required": ["probearg"]}
+PROBE_TOOL: ToolDict = {
+    "type": "function",
+    "function": {"name": _TOOL_NAME, "description": "probing", "parameters": _PARAMETERS},
+}
 
 
 def probe_abilities(source: str, render: Render) -> Abilities:
     """Try a template out.  One that refuses a lone user turn is taken at its best."""
     found = Abilities(
-        developer=_mentions(source, "developer"), reasoning_key=_reasoning_key(source)
+        developer=_mentions(source, "developer"), reasoning_keys=_reasoning_keys(source)
     )
     if not _shows(render, [_turn("user", _A)], _A):
         if not _shows(_in_parts(render), [_turn("user", _A)], _A):
@@ -63,9 +84,23 @@ def _mentions(source: str, word: str) -> bool:
     return re.search(rf"\b{word}\b", source) is not None
 
 
-def _reasoning_key(source: str) -> str:
-    only_thinking = _mentions(source, "thinking") and not _mentions(source, "reasoning_content")
-    return "thinking" if only_thinking else "reasoning_content"
+def _reasoning_keys(source: str) -> tuple[str, ...]:
+    """The one the template reads; Hugging Face gives both to a template that may read either."""
+    names = tuple(key for key in ("reasoning_content", "thinking") if _mentions(source, key))
+    return names or ("reasoning_content",)
+
+
+def find_tool_place(render: RenderWithTools) -> ToolPlace | None:
+    """Where the template looks for tools; None when it shows them from nowhere."""
+    in_system = {"tools": tools_as_text([PROBE_TOOL])}
+    for as_content in (str, as_parts):
+        user = _turn("user", as_content(_B))
+        for turns in ([user], [_turn("system", as_content(_A)), user]):
+            if _TOOL_NAME in (render(turns, [PROBE_TOOL]) or "").lower():
+                return "variable"
+        if _TOOL_NAME in (render([_turn("system", as_content(_A), **in_system), user], []) or ""):
+            return "system"
+    return None
 
 
 def _in_parts(render: Render) -> Render:
@@ -80,7 +115,7 @@ def as_parts(content: str | None) -> list[dict[str, str]] | None:
     return None if content is None else [{"type": "text", "text": content}]
 
 
-def _turn(role: str, content: str | None, **fields: Any) -> TemplateMessage:
+def _turn(role: str, content: Any, **fields: Any) -> TemplateMessage:
     return {"role": role, "content": content, **fields}
 
 
@@ -112,9 +147,9 @@ def _probe_turns(found: Abilities, render: Render) -> Abilities:
 
 
 def _probe_tools(found: Abilities, render: Render) -> Abilities:
-    for short, null, text in product((False, True), repeat=3):
+    for id_form, null, text in product(_IDS, (False, True), (False, True)):
         form = replace(
-            found, wants_short_ids=short, wants_null_beside_calls=null, wants_argument_text=text
+            found, id_form=id_form, wants_null_beside_calls=null, wants_argument_text=text
         )
         if _shows_calls(form, render):
             return _probe_calls(form, render)
@@ -126,12 +161,28 @@ def _probe_tools(found: Abilities, render: Render) -> Abilities:
 
 
 def _probe_calls(form: Abilities, render: Render) -> Abilities:
+    thought: dict[str, Any] = dict.fromkeys(form.reasoning_keys, _D)
+    beside = _with_calls(form, content=_B)
     return replace(
         form,
         parallel_calls=_shows_calls(form, render, n_calls=2),
         text_beside_calls=_shows_calls(form, render, content=_B),
+        shows_text_beside_calls=_shows(render, beside, _B),
+        thought_beside_both=render(_with_calls(form, content=_B, **thought)) is not None,
         user_after_tool=_shows_calls(form, render, then=(_turn("user", _C),)),
     )
+
+
+def _with_calls(
+    form: Abilities, n_calls: int = 1, content: str = "", **fields: Any
+) -> list[TemplateMessage]:
+    """A question, an answer with calls and, with a tool role, their results."""
+    numbers = range(1, n_calls + 1)
+    null = form.wants_null_beside_calls and not content
+    calls = [_call(form, number) for number in numbers]
+    results = [_result(form, number) for number in numbers] if form.tool_role else []
+    answer = _turn("assistant", None if null else content, tool_calls=calls, **fields)
+    return [_turn("user", _A), answer, *results]
 
 
 def _shows_calls(
@@ -142,35 +193,23 @@ def _shows_calls(
     then: tuple[TemplateMessage, ...] = (),
 ) -> bool:
     """Whether the calls' names and arguments are shown and, with a tool role, each result once."""
-    numbers = range(1, n_calls + 1)
-    null = form.wants_null_beside_calls and not content
-    calls = [_call(form, number) for number in numbers]
-    results = [_result(form, number) for number in numbers] if form.tool_role else []
-    messages = [
-        _turn("user", _A),
-        _turn("assistant", None if null else content, tool_calls=calls),
-        *results,
-        *then,
-    ]
+    messages = [*_with_calls(form, n_calls, content), *then]
     text = render(messages) or ""
+    numbers = range(1, n_calls + 1)
     has_calls = all(f"{kind}{n}" in text for kind in ("probefn", "value") for n in numbers)
     # A Python dict or a string in a string: the template wanted the other form.
     is_wrong = "'probekey'" in text or '\\"probekey' in text
-    once = [message["content"] for message in (*results, *then)]
+    once = [message["content"] for message in messages[2:]]
     return has_calls and not is_wrong and _shows(render, messages, *once)
-
-
-def _call_id(form: Abilities, number: int) -> str:
-    return _SHORT_ID % number if form.wants_short_ids else f"{_LONG_ID}{number}"
 
 
 def _call(form: Abilities, number: int) -> dict[str, Any]:
     value = f"value{number}"
     arguments = f'{{"probekey": "{value}"}}' if form.wants_argument_text else {"probekey": value}
     function = {"name": f"probefn{number}", "arguments": arguments}
-    return {"id": _call_id(form, number), "type": "function", "function": function}
+    return {"id": _IDS[form.id_form] % number, "type": "function", "function": function}
 
 
 def _result(form: Abilities, number: int) -> TemplateMessage:
     # Without a name: most clients send none.
-    return _turn("tool", f"result{number}", tool_call_id=_call_id(form, number))
+    return _turn("tool", f"result{number}", tool_call_id=_IDS[form.id_form] % number)

@@ -139,15 +139,23 @@ def text_size(value: Any, per_node: int = 0, per_level: int = 0, depth: int = 0)
     `per_node` and `per_level` add separators and indentation of JSON.
     """
     if isinstance(value, str):
-        # Inside a container a strange character is written as up to ten.
-        is_plain = depth == 0 or (value.isascii() and value.isprintable())
-        return (len(value) if is_plain else 10 * len(value)) + 2
+        return (len(value) if depth == 0 else _quoted_size(value)) + 2
     parts = _parts_of(value)
     if parts is None:
         return value.bit_length() // 3 + 6 if isinstance(value, int) else 64
     current_budget().spend(1 + len(parts))
     n_chars = (2 + len(parts)) * (4 + per_node + per_level * (depth + 1))
-    return n_chars + sum(text_size(part, per_node, per_level, depth + 1) for part in parts)
+    for part in parts:
+        if isinstance(part, str):
+            n_chars += _quoted_size(part) + 2
+        else:
+            n_chars += text_size(part, per_node, per_level, depth + 1)
+    return n_chars
+
+
+def _quoted_size(text: str) -> int:
+    """Inside a container a strange character is written as up to ten."""
+    return len(text) if text.isascii() and text.isprintable() else 10 * len(text)
 
 
 def as_text(value: Any) -> str:

@@ -288,14 +288,21 @@ def _template_line(template: jinja2.Template, error: Exception) -> int | None:
     return line
 
 
-def _n_chars(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_n_chars(key) + _n_chars(part) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return sum(_n_chars(part) for part in value)
-    return 1
+def _n_chars(values: Mapping[str, Any]) -> int:
+    """Characters of all texts in the values; a number counts as one."""
+    n_chars, left = 0, list[Any](values.values())
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            n_chars += len(value)
+        elif isinstance(value, dict):
+            left += value
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+        else:
+            n_chars += 1
+    return n_chars
 
 
 @cache

@@ -12,6 +12,8 @@ where the template has that ability:
 - neighbours of one role are joined with a blank line;
 - tool calls become `<tool_call>` text at the end of the content, several calls of
   one turn are told one by one, tool results become `<tool_response>` user turns;
+- text beside calls gets a turn of its own, or joins the thoughts where only one may stand there;
+- ids of calls take the form that the template insists on;
 - an empty assistant turn parts a tool result from a user turn that may not follow it.
 
 Must not know Jinja or the tokenizer.  Pure.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace as changed
@@ -59,6 +62,21 @@ def stricter(abilities: Abilities) -> Iterator[Abilities]:
     plain = replace(strict, tool_calls=False, tool_role=False)
     yield plain
     yield replace(plain, system=False)
+
+
+def as_text_only(abilities: Abilities) -> Abilities:
+    """The same for a conversation whose calls and results are told in the generic format."""
+    return replace(abilities, tool_calls=False, tool_role=False)
+
+
+def with_system_tools(
+    messages: list[TemplateMessage], tools: str, abilities: Abilities
+) -> list[TemplateMessage]:
+    """The dicts with the tools' text in the system message, an empty one where there is none."""
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "tools": tools}, *messages[1:]]
+    system = _as_dict(Message(role="system", content=""), abilities)
+    return [{**system, "tools": tools}, *messages]
 
 
 def _without_developer(turns: Turns, abilities: Abilities) -> Turns:
@@ -143,13 +161,13 @@ def _one_turn(run: Sequence[Message]) -> Message:
 def _with_tools_told(turns: Turns, abilities: Abilities) -> Turns:
     if not any(turn.tool_calls or turn.role == "tool" for turn in turns):
         return turns
-    if abilities.wants_short_ids:
-        turns = _with_short_ids(turns)
+    if abilities.id_form != "any":
+        turns = _with_ids(turns, is_named=abilities.id_form == "named")
     if abilities.tool_calls and not abilities.parallel_calls:
         turns = tuple(_one_call_a_turn(turns))
     if abilities.tool_role and not abilities.user_after_tool:
         turns = tuple(_with_answers(turns))
-    return tuple(_tool_turn(turn, abilities) for turn in turns)
+    return tuple(told for turn in turns for told in _tool_turns(turn, abilities))
 
 
 def _with_answers(turns: Turns) -> Iterator[Message]:
@@ -159,15 +177,34 @@ def _with_answers(turns: Turns) -> Iterator[Message]:
         yield turn
 
 
-def _tool_turn(turn: Message, abilities: Abilities) -> Message:
+def _tool_turns(turn: Message, abilities: Abilities) -> Iterator[Message]:
     if turn.role == "tool" and not abilities.tool_role:
-        return Message(role="user", content=f"<tool_response>\n{turn.content}\n</tool_response>")
-    if turn.tool_calls and not (
-        abilities.tool_calls and (abilities.text_beside_calls or not turn.content)
-    ):
-        told = "\n".join(filter(None, (turn.content, *map(_call_text, turn.tool_calls))))
-        return changed(turn, content=told, tool_calls=())
-    return turn
+        yield Message(role="user", content=f"<tool_response>\n{turn.content}\n</tool_response>")
+    elif turn.tool_calls and not abilities.tool_calls:
+        yield _told_as_text(turn)
+    elif turn.tool_calls and turn.content:
+        yield from _text_beside_calls(turn, abilities)
+    else:
+        yield turn
+
+
+def _text_beside_calls(turn: Message, abilities: Abilities) -> Iterator[Message]:
+    has_both = abilities.text_beside_calls and abilities.shows_text_beside_calls
+    if not has_both and abilities.repeated_assistants:
+        yield changed(turn, tool_calls=())
+        yield changed(turn, content="", reasoning=None)
+    elif not abilities.text_beside_calls:
+        yield _told_as_text(turn)
+    elif turn.reasoning and not abilities.thought_beside_both:
+        yield changed(turn, content="", reasoning=f"{turn.reasoning}\n\n{turn.content}")
+    else:
+        # Where the template leaves the text out, the calls alone are worth more than both as text.
+        yield turn
+
+
+def _told_as_text(turn: Message) -> Message:
+    told = "\n".join(filter(None, (turn.content, *map(_call_text, turn.tool_calls))))
+    return changed(turn, content=told, tool_calls=())
 
 
 def _call_text(call: ToolCall) -> str:
@@ -175,21 +212,24 @@ def _call_text(call: ToolCall) -> str:
     return f"<tool_call>\n{json.dumps(told, ensure_ascii=False)}\n</tool_call>"
 
 
-def _with_short_ids(turns: Turns) -> Turns:
-    """Ids of nine letters and digits, as some templates insist on, numbered in order."""
-    short: dict[str, str] = {}
+def _with_ids(turns: Turns, *, is_named: bool) -> Turns:
+    """Ids in the form that some templates insist on, numbered in order."""
+    numbers, ids = count(), dict[str, str]()
 
-    def shortened(call_id: str) -> str:
-        return short.setdefault(call_id, f"call{len(short) + 1:05d}")
+    def new_id(name: str | None) -> str:
+        number = next(numbers)
+        return f"functions.{name}:{number}" if is_named and name else f"call{number + 1:05d}"
 
-    return tuple(
-        changed(
-            turn,
-            tool_calls=tuple(changed(call, id=shortened(call.id)) for call in turn.tool_calls),
-            tool_call_id=None if turn.tool_call_id is None else shortened(turn.tool_call_id),
-        )
-        for turn in turns
-    )
+    def with_ids(turn: Message) -> Message:
+        # An id may come again in a later turn; a result belongs to the latest call that has it.
+        ids.update((call.id, new_id(call.name)) for call in turn.tool_calls)
+        result_id = turn.tool_call_id
+        if result_id is not None:
+            result_id = ids.get(result_id) or ids.setdefault(result_id, new_id(turn.name))
+        calls = tuple(changed(call, id=ids[call.id]) for call in turn.tool_calls)
+        return changed(turn, tool_calls=calls, tool_call_id=result_id)
+
+    return tuple(map(with_ids, turns))
 
 
 def _one_call_a_turn(turns: Turns) -> Iterator[Message]:
@@ -232,7 +272,7 @@ def _as_dict(turn: Message, abilities: Abilities) -> TemplateMessage:
     if turn.name is not None:
         message["name"] = turn.name
     if turn.reasoning is not None:
-        message[abilities.reasoning_key] = turn.reasoning
+        message.update(dict.fromkeys(abilities.reasoning_keys, turn.reasoning))
     return message
 
 

@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -112,26 +112,24 @@ def _branch(character: str, node: _Trie) -> str:
 class Swap:
     """One rendering's placeholders: which private-use character stands for which text."""
 
-    def __init__(self, literals: SpecialLiterals, taken: Iterable[Any]) -> None:
-        """`taken` are all texts that may show up in the rendering: their characters stay theirs."""
+    def __init__(self, literals: SpecialLiterals, free: Iterable[str]) -> None:
+        """`free` are characters that cannot show up in the rendering otherwise."""
         self._literals = literals
-        self._free = _free_characters(taken)
+        self._free = iter(free)
         self._by_text: dict[str, str] = {}
         self._by_character: dict[str, str] = {}
 
     def hide(self, value: Any, keep: frozenset[str] = frozenset()) -> Any:
         """`value` with the literals in all its strings, keys too, swapped; `keep` stay."""
-        pattern, replace = self._literals.pattern, self._replacer(keep)
-        return _mapped(value, lambda text: pattern.sub(replace, text))
+        return _mapped(value, partial(self._literals.pattern.sub, self._replacer(keep)))
 
     def hide_edges(self, value: Any, keep: frozenset[str] = frozenset()) -> Any:
         """The same, and whatever could become part of a literal once it is joined to more."""
-        pattern, replace = self._literals.edge_pattern, self._replacer(keep)
         if isinstance(value, str):
             core = value.strip()
             if core and core not in self._literals.all and self._literals.is_inside(core):
                 return value.replace(core, self._character(core), 1)
-        return _mapped(value, lambda text: pattern.sub(replace, text))
+        return _mapped(value, partial(self._literals.edge_pattern.sub, self._replacer(keep)))
 
     @property
     def has_literals_only(self) -> bool:
@@ -148,12 +146,31 @@ class Swap:
     def _character(self, text: str) -> str:
         character = self._by_text.get(text)
         if character is None:
-            character = next(self._free, "")
-            if not character:
-                raise TemplateError("template error: the messages use every private-use character")
+            character = self._new_character(text)
             self._by_text[text] = character
-            self._by_character[character] = text
         return character
+
+    def _new_character(self, text: str) -> str:
+        character = next(self._free, "")
+        if not character:
+            raise TemplateError("template error: the messages use every private-use character")
+        self._by_character[character] = text
+        return character
+
+    def mark(self) -> str:
+        """A character that stands for nothing, to see where a text ends in the rendering."""
+        return self._new_character("")
+
+    def until(self, mark: str, rendered: str) -> str | None:
+        """The rendering up to the last `mark`, which was given with a blank behind it.
+
+        Where the template trimmed that blank, the text before is trimmed too.  None when the
+        mark is lost.
+        """
+        before, found, after = self._unescaped(rendered).rpartition(mark)
+        if not found:
+            return None
+        return before if after.startswith(" ") else before.rstrip()
 
     def restore(self, text: str) -> str:
         """`text` as it reads with every literal in its place."""
@@ -175,11 +192,9 @@ class Swap:
             return (Segment(rendered, True),) if rendered else ()
         rendered = self._unescaped(rendered)
         pattern = f"([{''.join(map(re.escape, self._by_character))}]+)"
-        return tuple(
-            Segment(self.restore(piece) if is_literal else piece, not is_literal)
-            for is_literal, piece in zip(_alternating(), re.split(pattern, rendered), strict=False)
-            if piece
-        )
+        pieces = zip(_alternating(), re.split(pattern, rendered), strict=False)
+        restored = ((self.restore(piece) if is_lit else piece, is_lit) for is_lit, piece in pieces)
+        return tuple(Segment(text, not is_literal) for text, is_literal in restored if text)
 
 
 def _alternating() -> Iterator[bool]:
@@ -188,47 +203,41 @@ def _alternating() -> Iterator[bool]:
         yield True
 
 
-def _free_characters(taken: Iterable[Any]) -> Iterator[str]:
-    used: set[str] = set()
-    for text in _strings(taken):
-        if not text.isascii():
-            used.update(text)
+class FreeCharacters:
+    """The private-use characters that are in none of the texts of a rendering."""
+
+    def __init__(self, taken: Any) -> None:
+        """`taken` are texts in lists and dicts, as JSON has them."""
+        # One text is looked through faster than each of its parts.
+        text = json.dumps(taken, ensure_ascii=False)
+        self._used = frozenset() if text.isascii() else frozenset(text)
         if "\\u" in text:
-            used.update(_JSON_ESCAPE.findall(text))
-    characters = map(chr, chain(*_PRIVATE_USE))
-    if not used:
-        return characters
-    return (one for one in characters if used.isdisjoint((one, *_escapes(one))))
+            self._used |= frozenset(_JSON_ESCAPE.findall(text))
+
+    def __iter__(self) -> Iterator[str]:
+        characters = map(chr, chain(*_PRIVATE_USE))
+        if not self._used:
+            return characters
+        return (one for one in characters if self._used.isdisjoint((one, *_escapes(one))))
 
 
 def _escapes(character: str) -> list[str]:
     return _JSON_ESCAPE.findall(json.dumps(character))
 
 
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _strings(key)
-            yield from _strings(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _strings(part)
-
-
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {_changed_key(key, change): _mapped(part, change) for key, part in value.items()}
+        return {
+            change(key) if isinstance(key, str) else key: (
+                change(part) if isinstance(part, str) else _mapped(part, change)
+            )
+            for key, part in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_mapped(part, change) for part in value]
     return value
-
-
-def _changed_key(key: Any, change: Callable[[str], str]) -> Any:
-    return change(key) if isinstance(key, str) else key
 
 
 def starts_with(segments: Iterable[Segment], literal: str) -> bool:

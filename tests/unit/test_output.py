@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from ponytail.text.output import Output, PieceTable
 from ponytail.text.splitter import StopSplitter
+from ponytail.text.thinking import DEFAULT, ReasoningSplitter
+from ponytail.types import Event, Reasoning, Text, TokenLogprob
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -20,12 +22,13 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def run(pieces: list[bytes], stops: list[str] = [], n_unstoppable: int = 0) -> tuple[str, Output]:  # noqa: B006
     output = Output(PieceTable(lambda i: pieces[i]), stops, n_unstoppable)
-    sent = []
+    sent: list[Event] = []
     for i in range(len(pieces)):
-        sent.append(output.feed(i))
+        sent += output.feed(i)
         if output.stop is not None:
             break
-    return "".join(sent) + output.flush(), output
+    sent += output.flush()
+    return "".join(e.text for e in sent if isinstance(e, Text)), output
 
 
 places = st.lists(st.integers(0, 200), max_size=30)
@@ -88,3 +91,53 @@ def test_after_a_match_nothing_more_comes():
     assert splitter.feed("axb") == "a"
     assert splitter.feed("more") == ""
     assert splitter.flush() == ""
+
+
+def run_scored(pieces: list[bytes], stops: list[str]) -> tuple[str, list[TokenLogprob], Output]:
+    output = Output(PieceTable(lambda i: pieces[i]), stops)
+    events: list[Event] = []
+    for i in range(len(pieces)):
+        events += output.feed(i, output.scored(i, (-1.0 - i, ())))
+        if output.stop is not None:
+            break
+    events += output.flush()
+    texts = [e for e in events if isinstance(e, Text)]
+    return "".join(e.text for e in texts), [t for e in texts for t in e.tokens], output
+
+
+@given(small_text, places)
+def test_the_bytes_of_the_scored_tokens_are_the_text(text, where):
+    pieces = cut(text.encode(), where)
+    sent, tokens, _ = run_scored(pieces, ["never"])
+    assert sent == text
+    assert b"".join(t.data for t in tokens) == text.encode()
+    assert [t.id for t in tokens] == list(range(len(pieces)))
+
+
+@given(small_text, small_stops, places)
+def test_tokens_of_a_stop_are_not_told(text, stops, where):
+    sent, tokens, output = run_scored(cut(text.encode(), where), stops)
+    data = b"".join(t.data for t in tokens)
+    if output.stop is None:
+        assert data == text.encode()
+    else:
+        assert data.startswith(sent.encode())
+        before_last = b"".join(t.data for t in tokens[:-1])
+        assert len(before_last) <= len(sent.encode())
+
+
+def test_thinking_is_told_apart_and_counted_and_stops_do_not_end_it():
+    pieces = [b"<th", b"ink>", b"a.", b"b", b"</think>", b"\n\nc.", b"d"]
+    output = Output(
+        PieceTable(lambda i: pieces[i]), ["."], reasoning=ReasoningSplitter(DEFAULT, is_open=False)
+    )
+    events: list[Event] = []
+    for i in range(len(pieces)):
+        events += output.feed(i)
+        if output.stop is not None:
+            break
+    events += output.flush()
+    assert "".join(e.text for e in events if isinstance(e, Reasoning)) == "a.b"
+    assert "".join(e.text for e in events if isinstance(e, Text)) == "c"
+    assert output.stop == "."
+    assert 3 <= output.n_reasoning <= 5

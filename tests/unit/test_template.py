@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ponytail.errors import InvalidRequest, TemplateError
 from ponytail.text.template import Segment, starts_with
-from ponytail.types import ChatPrompt, Message, ToolCall
+from ponytail.types import ChatPrompt, Message, Tool, ToolCall, ToolUse
 from tests.unit.chat_templates import TEMPLATES
 from tests.unit.rendering import SPECIAL, chat_template, prompt
 
@@ -54,12 +54,12 @@ def test_literals_are_hidden_in_names_tool_calls_thoughts_and_kwargs() -> None:
         Message(role="assistant", content="", tool_calls=(call,), reasoning=literal),
         Message(role="tool", content=literal, tool_call_id=literal),
     )
-    tools = [{"function": {"name": literal, "description": {literal: "é"}}}]
-    segments = chat_template(source).render(ChatPrompt(messages, template_kwargs={"tools": tools}))
+    tool = Tool(literal, f"{literal}é", {"type": "object", "properties": {literal: {}}})
+    segments = chat_template(source).render(ChatPrompt(messages, tool_use=ToolUse((tool,))))
     text = "".join(segment.text for segment in segments)
-    assert text.count(literal) == 10
+    assert text.count(literal) == 11
     assert scaffold_literals(segments, literal)[literal] == 0
-    assert '{"name": "<|im_end|>", "description": {"<|im_end|>": "\\u00e9"}}' in text
+    assert '"name": "<|im_end|>", "description": "<|im_end|>\\u00e9"' in text
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,13 @@ def test_no_generation_prompt_when_not_asked_for() -> None:
 
 
 def test_tool_use_template_renders_prompts_with_tools() -> None:
-    template = chat_template("plain", named={"tool_use": "with tools"})
-    assert template.render_text(prompt(("user", "x"))) == "plain"
-    assert template.render_text(prompt(("user", "x"), tools=[{"a": 1}])) == "with tools"
-    assert template.render_text(prompt(("user", "x"), tools=[])) == "plain"
+    template = chat_template("plain", named={"tool_use": "with {{ tools[0].function.name }}"})
+    messages = prompt(("user", "x")).messages
+    use = ToolUse((Tool("look"),))
+    assert template.render_text(ChatPrompt(messages)) == "plain"
+    assert template.render_text(ChatPrompt(messages, tool_use=use)) == "with look"
+    unshown = ToolUse((Tool("look"),), mode="none")
+    assert template.render_text(ChatPrompt(messages, tool_use=unshown)) == "plain"
 
 
 def test_template_named_default_stands_in_for_a_missing_one() -> None:

@@ -24,10 +24,12 @@ def variables(chat: str) -> dict[str, Any]:
     return {**fixed, "add_generation_prompt": True, **others, "messages": messages}
 
 
-@pytest.mark.parametrize(("name", "chat"), EXPECTED)
+@pytest.mark.parametrize(
+    ("name", "chat"), [(name, chat) for name, chats in EXPECTED.items() for chat in chats]
+)
 def test_main_families_render_the_stored_text(name: str, chat: str) -> None:
     template = compile_template(TEMPLATES[name], LIMITS)
-    assert template.render(variables(chat), LIMITS) == EXPECTED[name, chat]
+    assert template.render(variables(chat), LIMITS) == EXPECTED[name][chat]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -1,0 +1,249 @@
+"""How the answers to one request are read and bound.
+
+Owns the choice of what an answer's output looks for (thinking, tool calls, stops) and of the
+guide that its tokens follow.  Must not know llama.cpp or the engine.  Any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace as changed
+
+from ponytail.errors import InvalidRequest
+from ponytail.text.grammar import Compiled, Grammars, Vocabulary, tool_schema
+from ponytail.text.guide import Calls, Guide, Thinking
+from ponytail.text.output import Output, PieceTable
+from ponytail.text.template import ChatTemplate
+from ponytail.text.thinking import ReasoningSplitter, Tags, find_tags
+from ponytail.text.toolcalls import CallFormat, by_name, detect
+from ponytail.types import (
+    ChatPrompt,
+    Constraint,
+    GenerateRequest,
+    JsonSchema,
+    Sampling,
+    Text,
+    Tool,
+    ToolUse,
+)
+
+Scores: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
+
+# Calls that a forced answer may make: a model must not be able to go on for ever.
+_N_CALLS_MAX = 16
+_GENERIC = "generic"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What all answers to one request have in common; `warnings` say what is not kept to.
+
+    `whole` binds the answer after thinking from its first token on, `calls` only from where
+    a tool call begins.  `covers_thinking`: `whole` binds the thinking too.
+    """
+
+    answers: Answers
+    request: GenerateRequest
+    sampling: Sampling
+    tools: tuple[Tool, ...] = ()
+    whole: Compiled | None = None
+    calls: Calls | None = None
+    covers_thinking: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def output(self, *, is_chat: bool, is_open: bool) -> Output:
+        """For one choice; `is_open`: the prompt ended within thinking."""
+        return self.answers.output(self, is_chat=is_chat, is_open=is_open)
+
+    def guide(self, *, is_chat: bool, is_open: bool) -> Guide | None:
+        """For one choice; None where every token is free."""
+        return self.answers.guide(self, is_chat=is_chat, is_open=is_open)
+
+
+class Answers:
+    """For one model.  `tool_format` names its form of tool calls; None: the template tells."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, template: ChatTemplate, tool_format: str | None = None
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._template = template
+        self._tool_format = tool_format
+        self._grammars = Grammars(vocabulary)
+        # What the model thinks in; None where it has no tags.
+        self.tags: Tags | None = find_tags(template.source, vocabulary.control_ids)
+        self._plain = PieceTable(vocabulary.token_bytes)
+        tags = (self.tags.open, self.tags.close) if self.tags else ()
+        self._shown = PieceTable(self._showing(tags))
+
+    @cached_property
+    def call_format(self) -> CallFormat:
+        """How this model writes tool calls."""
+        if self._tool_format is not None:
+            return by_name(self._tool_format)
+        if not self._template.knows_tools:
+            return by_name(_GENERIC)
+        return detect(self._template.source)
+
+    @cached_property
+    def _shown_with_calls(self) -> PieceTable:
+        tags = (self.tags.open, self.tags.close) if self.tags else ()
+        return PieceTable(self._showing((*tags, *self.call_format.markers)))
+
+    def _showing(self, texts: Iterable[str]) -> Callable[[int], bytes]:
+        """Token bytes, of control tokens too where an answer's reader must see them."""
+        ids = self._vocabulary.control_ids
+        shown = {ids[text]: text.encode() for text in texts if text in ids}
+        token_bytes = self._vocabulary.token_bytes
+
+        def bytes_of(token_id: int) -> bytes:
+            return shown.get(token_id) or token_bytes(token_id)
+
+        return bytes_of
+
+    # -- one request -----------------------------------------------------------------------
+
+    def is_slow(self, request: GenerateRequest) -> bool:
+        """Whether `plan` may have to build a grammar."""
+        return request.constraint is not None or _tool_use(request) is not None
+
+    def plan(self, request: GenerateRequest) -> Plan:
+        """Raises InvalidRequest, with the path, for what no answer can be bound to."""
+        constraint, use = request.constraint, _tool_use(request)
+        answer = None if constraint is None else self._grammars.constraint(constraint)
+        if use is None or use.mode == "none":
+            sampling = request.sampling if use is None else self._without_calls(request.sampling)
+            whole = None if answer is None else self._final(answer, constraint)
+            covers = constraint is not None and self._covers_thinking(constraint)
+            return Plan(self, request, sampling, whole=whole, covers_thinking=covers)
+        tools, warnings = self._fit_tools(use)
+        plan = Plan(self, request, request.sampling, tools=use.tools, warnings=tuple(warnings))
+        call_format = self.call_format
+        call = self._grammars.lark(
+            call_format.grammar(tools, self._grammars.spell, is_parallel=use.is_parallel), "tools"
+        )
+        is_many = use.is_parallel and call_format.repeats
+        calls = f"@call{{1,{_N_CALLS_MAX}}}" if is_many else "@call"
+        if use.mode == "required":
+            return changed(plan, whole=self._grammars.joined(calls, {"call": call}, "tools"))
+        if answer is not None and constraint is not None:
+            parts = {"call": call, "answer": self._final(answer, constraint)}
+            return changed(plan, whole=self._grammars.joined(f"{calls} | @answer", parts, "tools"))
+        triggers = call_format.triggers_for(tools)
+        return changed(plan, calls=Calls(triggers, call.matcher, is_many))
+
+    def _fit_tools(self, use: ToolUse) -> tuple[tuple[Tool, ...], list[str]]:
+        """The tools that may be called, with arguments a mask can be made of."""
+        fit: list[Tool] = []
+        warnings: list[str] = []
+        for tool in use.callable_tools:
+            schema, notes = tool_schema(tool)
+            error = self._grammars.fits(schema)
+            if error and tool.is_strict:
+                raise InvalidRequest(
+                    f"{tool.path}.parameters: {error}", param=f"{tool.path}.parameters"
+                )
+            if error:
+                notes = [f"{tool.path}.parameters is not kept to: {error}"]
+                schema = {"type": "object"}
+            warnings += notes
+            fit.append(changed(tool, parameters=schema))
+        return tuple(fit), warnings
+
+    def _final(self, answer: Compiled, constraint: Constraint | None) -> Compiled:
+        """The answer where the format puts it into a channel of its own."""
+        is_text = constraint is not None and not self._covers_thinking(constraint)
+        if not is_text or self.tags is not None or not self._has_channels:
+            return answer
+        spell = self._grammars.spell
+        start = f'{spell("<|channel|>")} "final" {spell("<|message|>")} @answer'
+        param = constraint.param if constraint is not None else "response_format"
+        return self._grammars.joined(start, {"answer": answer}, param)
+
+    @cached_property
+    def _has_channels(self) -> bool:
+        return self._template.source is not None and detect(self._template.source).splits_reasoning
+
+    def _covers_thinking(self, constraint: Constraint) -> bool:
+        """A pattern in which the tag that ends thinking occurs is for all of the output."""
+        if isinstance(constraint, JsonSchema) or self.tags is None:
+            return False
+        told = msgspec.json.encode(constraint).decode()
+        return self.tags.close in told
+
+    def _without_calls(self, sampling: Sampling) -> Sampling:
+        """Nothing that begins a call, where that is a token of its own."""
+        ids = self._vocabulary.control_ids
+        texts = {trigger.text for trigger in self.call_format.triggers_for(())}
+        banned = [(ids[text], float("-inf")) for text in sorted(texts) if text in ids]
+        return changed(sampling, logit_bias=(*sampling.logit_bias, *banned))
+
+    # -- one choice ------------------------------------------------------------------------
+
+    def output(self, plan: Plan, *, is_chat: bool, is_open: bool) -> Output:
+        request = plan.request
+        n_unstoppable = request.sampling.min_tokens
+        if not is_chat:
+            return Output(self._plain, request.stop, n_unstoppable)
+        reasoning = None
+        if request.splits_reasoning and self.tags is not None:
+            reasoning = ReasoningSplitter(self.tags, is_open=is_open)
+        has_parser = bool(plan.tools) or (self._has_channels and request.splits_reasoning)
+        return Output(
+            self._shown_with_calls if has_parser else self._shown,
+            request.stop,
+            n_unstoppable,
+            reasoning=reasoning,
+            calls=self.call_format.parser(plan.tools) if has_parser else None,
+        )
+
+    def guide(self, plan: Plan, *, is_chat: bool, is_open: bool) -> Guide | None:
+        n_max = plan.request.n_thinking_max if is_chat else None
+        if plan.whole is None and plan.calls is None and n_max is None:
+            return None
+        pieces = self._shown_with_calls if plan.tools else self._shown
+        thinks = is_chat and self.tags is not None and not plan.covers_thinking
+        return Guide(
+            pieces.token_bytes,
+            thinking=self._thinking(is_open, n_max) if thinks else None,
+            matcher=None if plan.whole is None else plan.whole.matcher(),
+            calls=plan.calls,
+        )
+
+    def _thinking(self, is_open: bool, n_max: int | None) -> Thinking:
+        assert self.tags is not None, "asked only of models that think in tags"
+        return Thinking(
+            self.tags,
+            is_open,
+            closing=tuple(self._vocabulary.tokenize_inside(f"\n{self.tags.close}\n\n")),
+            n_max=n_max,
+            open_id=self._vocabulary.control_ids.get(self.tags.open),
+        )
+
+
+def _tool_use(request: GenerateRequest) -> ToolUse | None:
+    """The tools of a conversation, if it has some."""
+    for prompt in request.prompts:
+        if isinstance(prompt, ChatPrompt) and prompt.tool_use is not None:
+            return prompt.tool_use if prompt.tool_use.tools else None
+    return None
+
+
+def echoed(output: Output, text: str, ids: Sequence[int], scores: Sequence[Scores]) -> Text:
+    """The prompt as the first piece of the answer, with what its tokens were likely to be.
+
+    `scores` are of the tokens from the second on; nothing comes before the first.
+    """
+    first = output.scored(ids[0], (None, ()))
+    rest = (output.scored(*one) for one in zip(ids[1:], scores, strict=True))
+    return Text(text, (first, *rest))
+
+
+def salted(salt: str, token_id: int) -> int:
+    """What stands for a prompt's first token among those with this salt: negative, 31 bits."""
+    digest = hashlib.blake2b(f"{token_id} {salt}".encode(), digest_size=4).digest()
+    return -1 - (int.from_bytes(digest) >> 1)
