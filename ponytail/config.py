@@ -57,6 +57,7 @@ class Config:
     max_queue: int | None = None
     keep_alive_interval: float = 10.0
     chat_template_file: Path | None = None
+    tool_format: str | None = None
     verbose: bool = False
 
     @classmethod
@@ -244,6 +245,12 @@ _ROWS = (
         high=3600,
     ),
     Setting("chat_template_file", "path", "Jinja chat template to use instead of the model's own."),
+    Setting(
+        "tool_format",
+        "text",
+        "How the model writes tool calls (hermes, llama3, mistral, …); auto: its template tells.",
+        unset=_AUTO,
+    ),
     Setting("verbose", "switch", "Say more, and show tracebacks.", short="v"),
 )
 

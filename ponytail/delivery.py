@@ -73,11 +73,18 @@ class AsyncStream:
     """The events of one request in an event loop; create it inside the loop.
 
     `done` turns true once every choice's terminal event was received.  `truncation` says
-    what was dropped from the prompt, if the request allowed it.
+    what was dropped from the prompt, if the request allowed it; `warnings` are sentences
+    on what the answer will not keep to.
     """
 
-    def __init__(self, n_choices: int, truncation: Truncation | None = None) -> None:
+    def __init__(
+        self,
+        n_choices: int,
+        truncation: Truncation | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
         self.truncation = truncation
+        self.warnings = warnings
         self._loop = asyncio.get_running_loop()
         sink = _sink_of(self._loop)
         self.tickets: tuple[Ticket, ...] = tuple(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import secrets
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,68 +24,22 @@ from typing import Any, Self
 import msgspec
 
 from ponytail.api.dialect import Limits
+from ponytail.api.llamacpp_state import PropsFacts, SlotFacts
 from ponytail.api.openai import ChatCompletions, Completions
+from ponytail.collected import Answer, Choice, checked, collect, events
 from ponytail.config import Config
-from ponytail.delivery import AsyncStream, Indexed, ThreadStream
-from ponytail.engine.sequence import Job, Ticket
+from ponytail.delivery import AsyncStream, ThreadStream
 from ponytail.engine.stats import Gauges
 from ponytail.errors import ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
-from ponytail.prompts import Encoded, Prompts
+from ponytail.jobs import Jobs
 from ponytail.runtime import Runtime, build
-from ponytail.text.output import Output
-from ponytail.types import (
-    ChatPrompt,
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    GenerateRequest,
-    Prompt,
-    Reasoning,
-    Sampling,
-    Text,
-    TextPrompt,
-    Truncation,
-    Usage,
-)
+from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling
+
+__all__ = ["LLM", "Answer", "Choice"]
 
 # In process there is no client to send away: whoever asks for a thousand answers waits for them.
 _NO_QUEUE_LIMIT = 1_000_000
-# With --context-shift an answer has no end of its own but the model's and max_tokens.
-_ENDLESS = 1 << 40
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """One finished answer."""
-
-    text: str
-    finish_reason: FinishReason
-    usage: Usage
-    reasoning: str = ""
-    stop: str | None = None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """All choices of one request; `text`, `finish_reason` and `usage` are the first one's.
-
-    `truncation` says what `truncation="auto"` dropped.
-    """
-
-    choices: tuple[Choice, ...]
-    truncation: Truncation | None = None
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        return self.choices[0].finish_reason
-
-    @property
-    def usage(self) -> Usage:
-        return self.choices[0].usage
 
 
 class LLM:
@@ -129,12 +82,7 @@ class LLM:
         self._limits = Limits(n_vocab=self.n_vocab, n_ctx=self.n_ctx)
         self._chat = ChatCompletions(self.defaults)
         self._completions = Completions(self.defaults)
-        self._prompts = Prompts(
-            runtime.model,
-            runtime.template,
-            self.n_ctx,
-            needs_marks=config.context_shift or not runtime.context.can_cut,
-        )
+        self._jobs = Jobs(config, runtime)
         self._is_closed = False
         self._lock = threading.Lock()
         # The engine thread must be out of libllama before the interpreter takes it down.
@@ -154,34 +102,34 @@ class LLM:
     def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
         """Answer a conversation; blocks until it is complete."""
         stream = self._run(self._chat_request(messages, options))
-        return _collect(iter(stream), stream.truncation)
+        return collect(iter(stream), stream.truncation)
 
     def complete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
         """Continue raw text or token ids; blocks until it is complete."""
-        return _collect(iter(self._run(self._completion_request(prompt, options))))
+        return collect(iter(self._run(self._completion_request(prompt, options))))
 
     def stream(self, messages: Sequence[dict[str, Any]], **options: Any) -> Iterator[Event]:
         """Events of one answer as they come; leaving the loop early cancels it."""
         request = self._chat_request(messages, options, stream=True)
-        return (_checked(event) for _, event in self._run(request))
+        return (checked(event) for _, event in self._run(request))
 
     async def achat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
         """Async twin of chat; cancelling the task cancels the work."""
         stream = await self.open(self._chat_request(messages, options))
-        return _collect([e async for e in _events(stream)], stream.truncation)
+        return collect([e async for e in events(stream)], stream.truncation)
 
     async def acomplete(self, prompt: str | Sequence[int], **options: Any) -> Answer:
         """Async twin of complete."""
         stream = await self.open(self._completion_request(prompt, options))
-        return _collect([e async for e in _events(stream)])
+        return collect([e async for e in events(stream)])
 
     async def astream(
         self, messages: Sequence[dict[str, Any]], **options: Any
     ) -> AsyncIterator[Event]:
         """Async twin of stream."""
         stream = await self.open(self._chat_request(messages, options, stream=True))
-        async for _, event in _events(stream):
-            yield _checked(event)
+        async for _, event in events(stream):
+            yield checked(event)
 
     def _chat_request(
         self, messages: Sequence[dict[str, Any]], options: dict[str, Any], stream: bool = False
@@ -196,22 +144,23 @@ class LLM:
         return self._completions.parse(body, self._limits)
 
     def _run(self, request: GenerateRequest) -> ThreadStream:
-        encoded = self._encode(request)
-        stream = ThreadStream(len(request.prompts) * request.n, encoded[0].truncation)
-        self._submit(request, encoded, stream.tickets)
+        self._ensure_open()
+        work = self._jobs.encode(request)
+        stream = ThreadStream(work.n_choices, work.truncation)
+        self._runtime.engine.submit(self._jobs.make(work, stream.tickets))
         return stream
 
     # -- what the server uses ------------------------------------------------------------
 
     async def open(self, request: GenerateRequest) -> AsyncStream:
         """Render, tokenise and queue a request; raises before anything is generated."""
-        # Leaving turns out may take a dozen renderings.
-        if request.truncates or self._prompts.is_long(request):
-            encoded = await asyncio.to_thread(self._encode, request)
+        self._ensure_open()
+        if self._jobs.is_slow(request):
+            work = await asyncio.to_thread(self._jobs.encode, request)
         else:
-            encoded = self._encode(request)
-        stream = AsyncStream(len(request.prompts) * request.n, encoded[0].truncation)
-        self._submit(request, encoded, stream.tickets)
+            work = self._jobs.encode(request)
+        stream = AsyncStream(work.n_choices, work.truncation, work.warnings)
+        self._runtime.engine.submit(self._jobs.make(work, stream.tickets))
         return stream
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -246,49 +195,33 @@ class LLM:
 
     def cache(self) -> dict[str, Any]:
         """What the KV cache holds, as /v1/cache shows it; a quarter of a second old at most."""
-        return self._runtime.engine.cache_facts()
+        return self._runtime.engine.view.cache
 
-    # -- requests to jobs ----------------------------------------------------------------
+    def slots(self) -> list[SlotFacts]:
+        """How far each running choice has come; a quarter of a second old at most."""
+        return [
+            SlotFacts(
+                one.n_prompt,
+                one.n_computed,
+                one.n_generated,
+                None if self.config.context_shift else one.n_max,
+            )
+            for one in self._runtime.engine.view.sequences
+        ]
 
-    def _encode(self, request: GenerateRequest) -> list[Encoded]:
-        self._ensure_open()
-        return self._prompts.encode(request)
-
-    def _submit(
-        self, request: GenerateRequest, encoded: list[Encoded], tickets: tuple[Ticket, ...]
-    ) -> None:
-        seed = request.sampling.seed
-        seed = secrets.randbits(32) if seed is None else seed
-        jobs = []
-        for i, prompt in enumerate(encoded):
-            prefix = self._echo(request.prompts[i], prompt.ids) if request.echo else ""
-            for j in range(request.n):
-                ticket = tickets[i * request.n + j]
-                jobs.append(self._job(request, prompt, ticket, seed + j, prefix))
-        self._runtime.engine.submit(jobs)
-
-    def _job(
-        self, request: GenerateRequest, prompt: Encoded, ticket: Ticket, seed: int, prefix: str
-    ) -> Job:
-        room = _ENDLESS if self.config.context_shift else self.n_ctx - len(prompt.ids)
-        return Job(
-            ticket=ticket,
-            prompt=prompt.ids,
-            output=Output(self._runtime.pieces, request.stop, request.sampling.min_tokens),
-            sampling=request.sampling,
-            seed=seed,
-            n_max=room if request.max_tokens is None else min(request.max_tokens, room),
-            is_streaming=request.stream,
-            is_solo=request.deterministic,
-            prefix=prefix,
-            n_keep=prompt.n_keep,
-            marks=() if self._runtime.context.can_cut else prompt.marks,
+    def props(self) -> PropsFacts:
+        """What llama.cpp's /props tells of a model."""
+        model, facts = self._runtime.model, self._runtime.facts
+        return PropsFacts(
+            model=self.name,
+            n_ctx=self.n_ctx,
+            n_parallel=facts["n_parallel"],
+            defaults=self.defaults,
+            chat_template=self._runtime.template.source or "",
+            bos_token=model.token_text(model.bos_id),
+            eos_token=model.token_text(model.eos_id),
+            build=facts["llama_cpp"],
         )
-
-    def _echo(self, prompt: Prompt, ids: list[int]) -> str:
-        if isinstance(prompt, TextPrompt):
-            return prompt.text
-        return self._runtime.model.detokenize(ids)
 
     # -- life ----------------------------------------------------------------------------
 
@@ -316,50 +249,3 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-async def _events(stream: AsyncStream) -> AsyncIterator[Indexed]:
-    """All events; leaving early cancels."""
-    try:
-        while not stream.done:
-            for item in await stream.receive():
-                yield item
-    finally:
-        stream.cancel()
-
-
-def _checked(event: Event) -> Event:
-    if isinstance(event, Failed):
-        raise event.error
-    return event
-
-
-def _collect(
-    items: Iterator[Indexed] | list[Indexed], truncation: Truncation | None = None
-) -> Answer:
-    texts: dict[int, list[str]] = {}
-    thoughts: dict[int, list[str]] = {}
-    ends: dict[int, Finished] = {}
-    for index, event in items:
-        match _checked(event):
-            case Text(text):
-                texts.setdefault(index, []).append(text)
-            case Reasoning(text):
-                thoughts.setdefault(index, []).append(text)
-            case Finished() as end:
-                ends[index] = end
-            case _:
-                pass
-    return Answer(
-        tuple(
-            Choice(
-                text="".join(texts.get(i, ())),
-                finish_reason=end.reason,
-                usage=end.usage,
-                reasoning="".join(thoughts.get(i, ())),
-                stop=end.stop,
-            )
-            for i, end in sorted(ends.items())
-        ),
-        truncation,
-    )

@@ -6,15 +6,19 @@ know HTTP or the engine.  Any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from ponytail.errors import ContextLengthExceeded, RequestError
+from ponytail.errors import ContextLengthExceeded, InvalidRequest, RequestError
 from ponytail.llama.model import Model
-from ponytail.text.template import ChatTemplate
+from ponytail.text.template import ChatTemplate, Segment
+from ponytail.text.thinking import Tags, is_left_open, is_open_at_end
 from ponytail.text.truncation import drop_oldest_turns, n_system_messages
 from ponytail.types import (
     ChatPrompt,
     GenerateRequest,
+    InfillPrompt,
     Message,
     Prompt,
     TextPrompt,
@@ -36,24 +40,33 @@ class Encoded(msgspec.Struct, frozen=True):
     """A prompt in token ids.
 
     `marks` are the lengths at which messages end.  The first `n_keep` are what comes before
-    the conversation proper: the start token, the system message.
+    the conversation proper: the start token, the system message.  `opens_thinking`: it ends
+    within the model's thinking.
     """
 
     ids: list[int]
     marks: tuple[int, ...] = ()
     n_keep: int = 1
     truncation: Truncation | None = None
+    opens_thinking: bool = False
 
 
 class Prompts:
-    """Encodes for one model and a window of n_ctx tokens.
+    """Encodes for one model and a window of n_ctx tokens; `tags` are what the model thinks in.
 
     `needs_marks`: somebody wants to know where messages end, which takes two more renderings.
     """
 
     def __init__(
-        self, model: Model, template: ChatTemplate, n_ctx: int, *, needs_marks: bool = False
+        self,
+        model: Model,
+        template: ChatTemplate,
+        n_ctx: int,
+        *,
+        tags: Tags | None = None,
+        needs_marks: bool = False,
     ) -> None:
+        self._tags = tags
         self._needs_marks = needs_marks
         self._model = model
         self._template = template
@@ -82,15 +95,47 @@ class Prompts:
                 return Encoded(self._model.tokenize_segments([(text, True)]))
             case TokenPrompt(ids):
                 return Encoded(list(ids))
+            case InfillPrompt():
+                return Encoded(self._infill(prompt))
+
+    def _infill(self, prompt: InfillPrompt) -> list[int]:
+        """Other files, what is before the gap, what is after it, and where it is filled."""
+        fim, tokenize = self._model.fim, self._plain
+        if fim is None:
+            raise InvalidRequest(
+                "this model cannot fill gaps: its vocabulary has no tokens for it", param="suffix"
+            )
+        ids = [self._model.bos_id] if self._model.add_bos and self._model.bos_id >= 0 else []
+        for name, text in prompt.extra:
+            head = tokenize(f"\n\n--- {name} ---\n\n") if fim.file is None else [fim.file]
+            ids += head + ([] if fim.file is None else tokenize(f"{name}\n")) + tokenize(text)
+        if prompt.extra and fim.file is not None:
+            ids += [fim.file, *tokenize("filename\n")]
+        ids += [fim.before, *tokenize(prompt.prefix + prompt.prompt)]
+        return [*ids, fim.after, *tokenize(prompt.suffix), fim.gap]
+
+    def _plain(self, text: str) -> list[int]:
+        return self._model.tokenize(text, add_special=False, parse_special=False)
 
     def _chat(self, prompt: ChatPrompt) -> Encoded:
-        ids = self._ids(prompt)
+        segments = self._template.render(prompt)
+        ids = self._model.tokenize_segments((s.text, s.is_scaffold) for s in segments)
+        is_open = self._opens_thinking(prompt, segments)
         if not self._needs_marks:
-            return Encoded(ids)
+            return Encoded(ids, opens_thinking=is_open)
         n_system = self._n_common(prompt, n_system_messages(prompt.messages), ids)
         n_before = self._n_common(prompt, len(prompt.messages) - 1, ids)
         marks = sorted({n for n in (n_system, n_before) if n >= _MIN_MARK} | {len(ids)})
-        return Encoded(ids, tuple(marks), max(1, n_system))
+        return Encoded(ids, tuple(marks), max(1, n_system), opens_thinking=is_open)
+
+    def _opens_thinking(self, prompt: ChatPrompt, segments: Sequence[Segment]) -> bool:
+        if self._tags is None:
+            return False
+        if prompt.continues:
+            return is_left_open(prompt.messages[-1].content, self._tags)
+        last = segments[-1] if segments else None
+        is_scaffold = last is not None and last.is_scaffold and prompt.add_generation_prompt
+        return is_scaffold and last is not None and is_open_at_end(last.text, self._tags)
 
     def _ids(self, prompt: ChatPrompt) -> list[int]:
         segments = self._template.render(prompt)
@@ -145,6 +190,8 @@ class Prompts:
                 return len(text)
             case TokenPrompt():
                 return 0
+            case InfillPrompt(prefix, suffix, extra, begun):
+                return len(prefix) + len(suffix) + len(begun) + sum(len(t) for _, t in extra)
 
     def is_long(self, request: GenerateRequest) -> bool:
         """Whether encoding takes long enough to be noticed by others."""

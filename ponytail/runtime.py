@@ -24,6 +24,8 @@ from ponytail.machine import Threads, available_memory, usable_threads
 from ponytail.sizing import Sizing, Wish, choose, ram_bytes
 from ponytail.text.output import PieceTable
 from ponytail.text.template import ChatTemplate
+from ponytail.text.toolcalls import instructions
+from ponytail.types import ToolUse
 
 MIB = 1 << 20
 # Cached prefixes that an idle server keeps in RAM when nobody said how much it may.
@@ -206,6 +208,12 @@ def _template_file(config: Config) -> str | None:
         raise BadConfig(f"--chat-template-file {path}: {error}") from error
 
 
+def _tool_instructions(use: ToolUse) -> str:
+    """What a model whose template knows no tools is told of them."""
+    is_required = use.mode == "required"
+    return instructions(use.tools, is_required=is_required, is_parallel=use.is_parallel)
+
+
 def _template(model: Model, header: GGUFHeader, text: str | None) -> ChatTemplate:
     return ChatTemplate(
         header.chat_template if text is None else text,
@@ -213,6 +221,7 @@ def _template(model: Model, header: GGUFHeader, text: str | None) -> ChatTemplat
         bos=model.token_text(model.bos_id),
         eos=model.token_text(model.eos_id),
         named={} if text is not None else header.chat_templates,
+        instructions=_tool_instructions,
     )
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ponytail.engine.backend import Row, Span
-from ponytail.errors import DecodeError, OutOfCells, SampleError
+from ponytail.engine.backend import SCORE_CHUNK, Guide, Row, Scores, Span
+from ponytail.errors import ConstraintFailed, DecodeError, OutOfCells
 from ponytail.types import Sampling
 
 Cell: TypeAlias = int
@@ -29,6 +29,13 @@ def next_token(tokens: Sequence[int], n_vocab: int = N_VOCAB) -> int:
     for token in tokens:
         state = (state * 31 + token + 7) % 1_000_003
     return 10 + state % (n_vocab - 10)
+
+
+def fake_scores(tokens: Sequence[int], target: int, n_top: int) -> Scores:
+    """The score of `target` after these tokens: it tells which tokens were seen."""
+    best = next_token(tokens)
+    own = 0.0 if target == best else -float(1 + (target + best) % 50)
+    return own, ((best, 0.0),)[:n_top]
 
 
 def continuation(prompt: Sequence[int], n: int, n_vocab: int = N_VOCAB) -> list[int]:
@@ -48,6 +55,9 @@ class FakeSampler:
     script: list[int] | None = None
     n_closed: int = 0
     n_drawn: int = 0
+    guide: Guide | None = None
+    n_scores: int | None = None
+    scores: Scores | None = None
 
     def close(self) -> None:
         self.n_closed += 1
@@ -106,9 +116,18 @@ class FakeBackend:
         self.store.extend(tokens)
         return range(first, len(self.store))
 
-    def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> FakeSampler:
+    def open_sampler(
+        self,
+        sampling: Sampling,
+        seed: int,
+        history: Sequence[int],
+        guide: Guide | None = None,
+        n_scores: int | None = None,
+    ) -> FakeSampler:
         self.open_fault(sampling)
-        sampler = FakeSampler(sampling, tuple(history), self.script(history))
+        sampler = FakeSampler(
+            sampling, tuple(history), self.script(history), guide=guide, n_scores=n_scores
+        )
         self.samplers.append(sampler)
         return sampler
 
@@ -141,10 +160,30 @@ class FakeBackend:
         for seq_id, position, tokens, _ in rows:
             assert position + len(tokens) <= self.n_cells, f"sequence {seq_id} is over its cells"
 
-    def sample(self, samplers: Sequence[FakeSampler]) -> list[int | SampleError]:
+    def score(self, row: Row, targets: Sequence[int], n_top: int) -> list[Scores]:
+        assert len(row[2]) <= SCORE_CHUNK, "more than one score takes"
+        assert len(row[2]) - len(targets) in (0, 1), "a target for each token but the last"
+        self.decode([row])
+        tokens = self.tokens(row[0])
+        return [fake_scores(tokens[: row[1] + i + 1], t, n_top) for i, t in enumerate(targets)]
+
+    def sample(self, samplers: Sequence[FakeSampler]) -> list[int | Exception]:
         assert len(samplers) == len(self._outputs), "as many samplers as output rows"
         self.sample_fault(samplers)
-        return [self._pick(s, i) for s, i in zip(samplers, self._outputs, strict=True)]
+        return [self._try_pick(s, i) for s, i in zip(samplers, self._outputs, strict=True)]
+
+    def _try_pick(self, sampler: FakeSampler, seq_id: int) -> int | Exception:
+        pick = self._pick(sampler, seq_id)
+        if sampler.n_scores is not None:
+            sampler.scores = fake_scores(self.tokens(seq_id), pick, sampler.n_scores)
+        if sampler.guide is not None:
+            try:
+                if sampler.guide.forced is not None:
+                    pick = sampler.guide.forced
+                sampler.guide.accept(pick)
+            except ConstraintFailed as error:
+                return error
+        return pick
 
     def _pick(self, sampler: FakeSampler, seq_id: int) -> int:
         assert sampler.n_closed == 0, "sampling with a closed sampler"

@@ -2,7 +2,9 @@
 
 `ARCHS` has one of each kind of memory at least: full attention, a sliding window in every
 other layer, a recurrent state, and recurrent and attention layers by turns (with one layer
-they have only the first of the two).  Names and shapes are libllama's (`src/models`).
+they have only the first of the two).  `ENCODERS` have no memory at all: they only embed, and
+rank with the head that comes with them if `*.pooling_type` says so.  Names and shapes are
+libllama's (`src/models`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ N_SWA = 16
 D_STATE, D_CONV = 16, 4  # of mamba
 L_CACHE = 3  # of lfm2's short convolutions
 
+N_POSITIONS = 2048
+"""Rows of bert's table of positions; its context length must be the same."""
+MEAN, CLS, LAST, RANK = 1, 2, 3, 4
+"""Values of `*.pooling_type`."""
+
 Tensors = dict[str, NDArray[Any]]
 
 
@@ -36,6 +43,15 @@ def arch_metadata(arch: str, n_layers: int, n_embd: int) -> dict[str, Any]:
             f"{arch}.ssm.inner_size": 2 * n_embd,
             f"{arch}.ssm.state_size": D_STATE,
             f"{arch}.ssm.time_step_rank": n_embd // 16,
+        }
+    if arch in ENCODERS:
+        return {
+            f"{arch}.feed_forward_length": 2 * n_embd,
+            f"{arch}.attention.head_count": n_embd // HEAD_DIM,
+            f"{arch}.attention.layer_norm_epsilon": 1e-5,
+            f"{arch}.attention.causal": False,
+            f"{arch}.pooling_type": MEAN,
+            "tokenizer.ggml.token_type_count": 1,
         }
     n_kv: int | list[int] = _n_kv_heads(n_embd)
     extra: dict[str, Any] = {}
@@ -64,8 +80,10 @@ def arch_tensors(arch: str, n_vocab: int, n_layers: int, n_embd: int, seed: int)
     rng = np.random.default_rng(seed)
     found: Tensors = {"token_embd.weight": _q8_rows(rng, n_vocab, n_embd)}
     for layer in range(n_layers):
-        for name, data in ARCHS[arch](rng, n_embd, layer).items():
+        for name, data in (ARCHS | ENCODERS)[arch](rng, n_embd, layer).items():
             found[f"blk.{layer}.{name}"] = data
+    if arch in ENCODERS:
+        return {**found, **_bert_ends(rng, n_embd)}
     output_norm = "token_embd_norm" if arch == "lfm2" else "output_norm"
     found[f"{output_norm}.weight"] = _ones(n_embd)
     found["output.weight"] = _q8_rows(rng, n_vocab, n_embd)
@@ -124,6 +142,32 @@ def _lfm2(rng: np.random.Generator, n_embd: int, layer: int) -> Tensors:
     }
 
 
+def _bert(rng: np.random.Generator, n_embd: int, _layer: int) -> Tensors:
+    rows = ("q", "k", "v", "output")
+    return {
+        **{f"attn_{name}.weight": 3 * _floats(rng, n_embd, n_embd) for name in rows},
+        **_layer_norm("attn_output_norm", n_embd),
+        "ffn_up.weight": _floats(rng, 2 * n_embd, n_embd),
+        "ffn_down.weight": _floats(rng, n_embd, 2 * n_embd),
+        **_layer_norm("layer_output_norm", n_embd),
+    }
+
+
+def _bert_ends(rng: np.random.Generator, n_embd: int) -> Tensors:
+    """What comes before the layers, and the rank head after them."""
+    return {
+        "token_types.weight": np.zeros((1, n_embd), np.float32),
+        "position_embd.weight": _floats(rng, N_POSITIONS, n_embd),
+        **_layer_norm("token_embd_norm", n_embd),
+        "cls.output.weight": _floats(rng, 1, n_embd),
+        "cls.output.bias": np.zeros(1, np.float32),
+    }
+
+
+def _layer_norm(name: str, n: int) -> Tensors:
+    return {f"{name}.weight": _ones(n), f"{name}.bias": np.zeros(n, np.float32)}
+
+
 ARCHS: dict[str, Callable[[np.random.Generator, int, int], Tensors]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -132,6 +176,7 @@ ARCHS: dict[str, Callable[[np.random.Generator, int, int], Tensors]] = {
     "mamba": _mamba,
     "lfm2": _lfm2,
 }
+ENCODERS: dict[str, Callable[[np.random.Generator, int, int], Tensors]] = {"bert": _bert}
 
 
 def _ones(n: int) -> NDArray[np.float32]:

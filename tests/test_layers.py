@@ -31,7 +31,10 @@ INTERNAL: dict[str, set[str]] = {
     "delivery": BOTTOM | {"engine"},
     "prompts": BOTTOM | {"text", "llama"},
     "runtime": BOTTOM | {"text", "llama", "engine"},
-    "llm": BOTTOM | {"text", "llama", "engine", "api", "delivery", "prompts", "runtime"},
+    "jobs": BOTTOM | {"text", "llama", "engine", "prompts", "runtime"},
+    "collected": BOTTOM | {"delivery"},
+    "llm": BOTTOM
+    | {"text", "llama", "engine", "api", "delivery", "prompts", "runtime", "jobs", "collected"},
     "server": BOTTOM | {"text", "engine", "api", "llm"},
     "cli": BOTTOM | {"text", "llama", "engine", "api", "llm", "server"},
     "__main__": {"cli"},
@@ -40,12 +43,14 @@ INTERNAL: dict[str, set[str]] = {
 
 THIRD_PARTY: dict[str, set[str]] = {
     "types": {"msgspec"},
-    "text": {"jinja2", "markupsafe", "msgspec"},  # markupsafe is a part of jinja2's interface
+    "text": {"jinja2", "markupsafe", "msgspec", "llguidance"},  # markupsafe is part of jinja2
     "llama": {"llama_cpp", "numpy"},
     "engine": {"msgspec"},
     "api": {"msgspec"},
     "llm": {"msgspec"},
     "prompts": {"msgspec"},
+    "jobs": {"msgspec"},
+    "collected": {"msgspec"},
     "server": {"starlette", "uvicorn", "msgspec", "prometheus_client"},
     "cli": {"click"},
 }

@@ -19,7 +19,8 @@ class Reply(msgspec.Struct, frozen=True):
     """What every reply states: its id, the unix time in seconds, and the model that answers.
 
     `fingerprint` changes when the same seed may give another text (build, threads).
-    `truncation` is there when the request asked for it.
+    `truncation` is there when the request asked for it.  `warnings` are sentences about
+    what of the request could not be done to the letter.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Reply(msgspec.Struct, frozen=True):
     model: str
     fingerprint: str = ""
     truncation: Truncation | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True):

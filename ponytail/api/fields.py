@@ -150,21 +150,27 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """Text; `n_min` 1 refuses the empty string."""
+    """Text of `n_min` to `n_max` characters; `n_min` 1 refuses the empty string."""
 
     n_min: int = 0
+    n_max: int | None = None
 
     @property
     def words(self) -> str:
-        return "a non-empty string" if self.n_min else "a string"
+        most = "" if self.n_max is None else f" of at most {self.n_max} characters"
+        return ("a non-empty string" if self.n_min else "a string") + most
 
     def read(self, value: object, path: str, limits: Limits) -> str:
         if not isinstance(value, str) or len(value) < self.n_min:
             raise wrong(self, value, path)
+        if self.n_max is not None and len(value) > self.n_max:
+            raise wrong(self, value, path)
         return value
 
     def schema(self) -> Schema:
-        return {"type": "string", **({"minLength": self.n_min} if self.n_min else {})}
+        low = {"minLength": self.n_min} if self.n_min else {}
+        high = {} if self.n_max is None else {"maxLength": self.n_max}
+        return {"type": "string", **low, **high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +244,12 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A field this server cannot honour: only values that ask for nothing pass.
+    """A field this server does not honour: only values that ask for nothing pass.
 
-    `why` is a sentence for fields that make no sense in this place.
+    `why` is a sentence: the reason, or what to send instead.
     """
 
     harmless: tuple[Any, ...] = ()
-    later: bool = True
     why: str = ""
 
     @property
@@ -258,17 +263,11 @@ class Only:
             isinstance(value, bool) == isinstance(ok, bool) and value == ok for ok in self.harmless
         ):
             return value
-        refusal = (
-            f"{path} is not supported {self._where}: leave it out or set it to {self.words}, "
-            f"got {describe(value)}."
+        raise UnsupportedParameter(
+            f"{path} is not supported here: leave it out or set it to {self.words}, "
+            f"got {describe(value)}. {self.why}".rstrip(),
+            param=path,
         )
-        raise UnsupportedParameter(f"{refusal} {self.why}".rstrip(), param=path)
-
-    @property
-    def _where(self) -> str:
-        if self.why:
-            return "here"
-        return "yet" if self.later else "by this server"
 
     def schema(self) -> Schema:
         return {"enum": [*self.harmless, None]}
@@ -288,6 +287,29 @@ class Field:
     default: Any = None
     aliases: tuple[str, ...] = ()
     required: bool = False
+
+
+def honoured(
+    name: str,
+    kind: Kind,
+    doc: str,
+    *,
+    default: Any = None,
+    aliases: tuple[str, ...] = (),
+    required: bool = False,
+) -> Field:
+    """A row that does what `doc` says."""
+    return Field(name, kind, "honoured", doc, default, aliases, required)
+
+
+def accepted(name: str, kind: Kind, doc: str) -> Field:
+    """A row that is checked and changes nothing; `doc` says why."""
+    return Field(name, kind, "accepted", doc)
+
+
+def refused(name: str, why: str, *harmless: Any) -> Field:
+    """A row that is a 400 for all but null and the `harmless` values."""
+    return Field(name, Only(harmless, why), "refused", why)
 
 
 class Fields:

@@ -14,12 +14,14 @@ import msgspec
 
 from ponytail.api import openai_fields as tables
 from ponytail.api.dialect import Encoder, Limits, Reply
-from ponytail.api.openai_stream import chat_encoder, completion_encoder, encode_error
+from ponytail.api.openai_choices import ChatShape, RawShape
+from ponytail.api.openai_replies import encode_error
+from ponytail.api.openai_request import chat_prompt, chat_request, completion_request
+from ponytail.api.openai_sampling import DEFAULTS
+from ponytail.api.openai_stream import encoder
 from ponytail.api.openapi import encode_openapi
-from ponytail.errors import InvalidRequest, PonytailError, UnsupportedParameter
-from ponytail.types import ChatPrompt, GenerateRequest, Prompt, Sampling
-
-N_TOTAL_CHOICES = 2048
+from ponytail.errors import InvalidRequest, PonytailError
+from ponytail.types import ChatPrompt, GenerateRequest, Sampling
 
 __all__ = [
     "ChatCompletions",
@@ -45,16 +47,16 @@ class ChatCompletions:
     path: str = "/v1/chat/completions"
     id_prefix: str = "chatcmpl-"
 
-    def __init__(self, defaults: Sampling = tables.DEFAULTS) -> None:
+    def __init__(self, defaults: Sampling = DEFAULTS) -> None:
         self.defaults = defaults
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest or UnsupportedContent, with `param` the path of the field."""
         values = tables.CHAT.read_members(_object(body), limits)
-        return _request((_chat_prompt(values),), values, self.defaults)
+        return chat_request(values, self.defaults)
 
     def encoder(self, reply: Reply, request: GenerateRequest) -> Encoder:
-        return chat_encoder(reply, request)
+        return encoder(reply, request, ChatShape(request))
 
     def encode_error(self, error: PonytailError) -> bytes:
         return encode_error(error)
@@ -66,22 +68,16 @@ class Completions:
     path: str = "/v1/completions"
     id_prefix: str = "cmpl-"
 
-    def __init__(self, defaults: Sampling = tables.DEFAULTS) -> None:
+    def __init__(self, defaults: Sampling = DEFAULTS) -> None:
         self.defaults = defaults
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest, with `param` the path of the field."""
         values = tables.COMPLETION.read_members(_object(body), limits)
-        best_of = values.get("best_of", 1)
-        if best_of not in (1, values.get("n", 1)):
-            raise UnsupportedParameter(
-                "best_of is not supported yet: leave it out, or set it to 1 or to n.",
-                param="best_of",
-            )
-        return _request(values["prompt"], values, self.defaults)
+        return completion_request(values, self.defaults)
 
     def encoder(self, reply: Reply, request: GenerateRequest) -> Encoder:
-        return completion_encoder(reply, request)
+        return encoder(reply, request, RawShape(request))
 
     def encode_error(self, error: PonytailError) -> bytes:
         return encode_error(error)
@@ -91,60 +87,6 @@ def _object(body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return body
-
-
-def _request(
-    prompts: tuple[Prompt, ...], values: dict[str, Any], defaults: Sampling
-) -> GenerateRequest:
-    _ensure_consistent(prompts, values)
-    picked = {name: values[name] for name in Sampling.__struct_fields__ if name in values}
-    return GenerateRequest(
-        prompts=prompts,
-        sampling=msgspec.structs.replace(defaults, **picked),
-        max_tokens=_max_tokens(values),
-        stop=values.get("stop", ()),
-        n=values.get("n", 1),
-        stream=values.get("stream", False),
-        include_usage=values.get("stream_options", {}).get("include_usage", False),
-        echo=values.get("echo", False),
-        truncates=values.get("truncation") == "auto",
-        deterministic=values.get("deterministic", False),
-    )
-
-
-def _ensure_consistent(prompts: tuple[Prompt, ...], values: dict[str, Any]) -> None:
-    """The rules that need two fields."""
-    if "stream_options" in values and not values.get("stream"):
-        raise InvalidRequest(
-            "stream_options is only allowed when stream is true.", param="stream_options"
-        )
-    max_tokens = _max_tokens(values)
-    if max_tokens is not None and values.get("min_tokens", 0) > max_tokens:
-        raise InvalidRequest(
-            f"min_tokens must not be above max_tokens ({max_tokens}), got {values['min_tokens']}.",
-            param="min_tokens",
-        )
-    n_total = len(prompts) * values.get("n", 1)
-    if n_total > N_TOTAL_CHOICES:
-        raise InvalidRequest(
-            f"n times the number of prompts must be at most {N_TOTAL_CHOICES}, got {n_total}.",
-            param="n",
-        )
-
-
-def _max_tokens(values: dict[str, Any]) -> int | None:
-    given = [values[name] for name in ("max_tokens", "max_completion_tokens") if name in values]
-    return min(given, default=None)
-
-
-def _chat_prompt(values: dict[str, Any]) -> ChatPrompt:
-    effort = values.get("reasoning_effort")
-    kwargs = {} if effort is None else {"reasoning_effort": effort}
-    return ChatPrompt(
-        messages=values["messages"],
-        add_generation_prompt=values.get("add_generation_prompt", True),
-        template_kwargs={**kwargs, **values.get("chat_template_kwargs", {})},
-    )
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -201,7 +143,7 @@ def encode_content(content: str) -> bytes:
 
 
 def parse_apply_template(body: dict[str, Any], limits: Limits) -> ChatPrompt:
-    return _chat_prompt(tables.APPLY_TEMPLATE.read_members(_object(body), limits))
+    return chat_prompt(tables.APPLY_TEMPLATE.read_members(_object(body), limits))
 
 
 def encode_prompt(prompt: str) -> bytes:

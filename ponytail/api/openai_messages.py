@@ -10,13 +10,15 @@ back with whatever a server or framework hung on them.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from ponytail.api.bounded import encode_json
 from ponytail.api.dialect import Limits
 from ponytail.api.fields import Schema, must, wrong
-from ponytail.errors import InvalidRequest, UnsupportedContent, UnsupportedParameter
+from ponytail.errors import InvalidRequest, UnsupportedContent
 from ponytail.types import Message, Prompt, Role, TextPrompt, TokenPrompt, ToolCall
 
 N_PROMPTS = 2048
@@ -35,31 +37,45 @@ TEXT_PARTS = {
     "refusal": "refusal",
 }
 MEDIA_PARTS = {
-    "image_url": "an image",
-    "input_image": "an image",
-    "image": "an image",
+    "image_url": "image",
+    "input_image": "image",
+    "image": "image",
     "input_audio": "audio",
     "audio_url": "audio",
     "audio": "audio",
-    "video_url": "a video",
-    "video": "a video",
-    "input_video": "a video",
-    "file": "a file",
-    "input_file": "a file",
-    "document": "a file",
+    "video_url": "video",
+    "video": "video",
+    "input_video": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
 }
 
 
-def parse_messages(value: list[Any], path: str) -> tuple[Message, ...]:
-    return tuple(_message(turn, f"{path}[{i}]") for i, turn in enumerate(value))
+class Conversation(msgspec.Struct, frozen=True):
+    """The turns, and the path of the `prefix` that asks to go on with the last one."""
+
+    messages: tuple[Message, ...]
+    prefix_param: str | None = None
 
 
-def _message(turn: object, path: str) -> Message:
+def parse_messages(value: list[Any], path: str, *, shows_omitted: bool = False) -> Conversation:
+    """Checks every turn; with `shows_omitted` media becomes a sentence instead of an error.
+
+    Raises InvalidRequest or UnsupportedContent, with `param` the path of the fault.
+    """
+    turns = tuple(_message(turn, f"{path}[{i}]", shows_omitted) for i, turn in enumerate(value))
+    return Conversation(turns, _prefix(value, path))
+
+
+def _message(turn: object, path: str, shows_omitted: bool) -> Message:
     if not isinstance(turn, dict):
         raise must(path, "an object with role and content", turn)
     role = _role(turn.get("role"), f"{path}.role")
-    _ensure_plain(turn, path)
-    content = _content(turn.get("content"), f"{path}.content", is_tool=role == "tool")
+    content = _content(turn.get("content"), f"{path}.content", role == "tool", shows_omitted)
+    if turn.get("audio") is not None:
+        omitted = _media(f"{path}.audio", "audio", "audio", shows_omitted)
+        content = f"{content}\n{omitted}" if content else omitted
     if role != "assistant":
         tool_call_id = _text(turn, "tool_call_id", path) if role == "tool" else None
         return Message(role, content, (), tool_call_id, _text(turn, "name", path))
@@ -78,38 +94,45 @@ def _role(value: object, path: str) -> Role:
     return ROLES[value]
 
 
-def _ensure_plain(turn: dict[str, Any], path: str) -> None:
-    """Refuses the members of a turn that would change the answer if they were ignored."""
-    if turn.get("audio") is not None:
-        raise _media(f"{path}.audio", "audio", "audio")
-    if turn.get("prefix") not in (None, False):
-        raise UnsupportedParameter(
-            f"{path}.prefix is not supported yet: a reply cannot continue the last message.",
-            param=f"{path}.prefix",
-        )
+def _prefix(turns: list[Any], path: str) -> str | None:
+    """DeepSeek's and Mistral's way to say that the answer goes on with the last message."""
+    for i, turn in enumerate(turns):
+        value, at = turn.get("prefix"), f"{path}[{i}].prefix"
+        if value is None or value is False:
+            continue
+        if value is not True:
+            raise must(at, "true or false", value)
+        if i < len(turns) - 1 or turn["role"] != "assistant":
+            raise InvalidRequest(
+                f"{at} may be true only in the last message, and only in one of the assistant.",
+                param=at,
+            )
+        return at
+    return None
 
 
-def _content(value: object, path: str, *, is_tool: bool) -> str:
+def _content(value: object, path: str, is_tool: bool, shows_omitted: bool) -> str:
     match value:
         case None:
             return ""
         case str():
             return value
         case list():
-            return "\n".join([_part(part, f"{path}[{j}]") for j, part in enumerate(value)])
+            parts = enumerate(value)
+            return "\n".join([_part(part, f"{path}[{j}]", shows_omitted) for j, part in parts])
         case dict() if is_tool:
-            return _dumps(value, path)
+            return encode_json(value, path)
         case _:
             kinds = "a string, null or a list of parts"
             raise must(path, f"{kinds}, or an object" if is_tool else kinds, value)
 
 
-def _part(part: object, path: str) -> str:
+def _part(part: object, path: str, shows_omitted: bool) -> str:
     if not isinstance(part, dict):
         raise must(path, "an object with a type", part)
     kind = part.get("type")
     if isinstance(kind, str) and kind in MEDIA_PARTS:
-        raise _media(path, MEDIA_PARTS[kind], kind)
+        return _media(path, MEDIA_PARTS[kind], kind, shows_omitted)
     if not isinstance(kind, str) or kind not in TEXT_PARTS:
         raise must(f"{path}.type", "'text' (this server reads text only)", kind)
     key = TEXT_PARTS[kind]
@@ -119,9 +142,13 @@ def _part(part: object, path: str) -> str:
     return text
 
 
-def _media(path: str, what: str, kind: str) -> UnsupportedContent:
-    return UnsupportedContent(
-        f"{path} is {what} (type '{kind}'); this model and server read text only.", param=path
+def _media(path: str, what: str, kind: str, shows_omitted: bool) -> str:
+    if shows_omitted:
+        return f"[{what} omitted: this model reads text only]"
+    article = {"image": "an ", "audio": ""}.get(what, "a ")
+    raise UnsupportedContent(
+        f"{path} is {article}{what} (type '{kind}'); this model and server read text only.",
+        param=path,
     )
 
 
@@ -165,7 +192,7 @@ def _arguments(value: object, path: str) -> str:
         case str():
             return value
         case dict():
-            return _dumps(value, path)
+            return encode_json(value, path)
         case _:
             raise must(path, "a string of JSON or an object", value)
 
@@ -177,25 +204,18 @@ def _text(turn: dict[str, Any], key: str, path: str) -> str | None:
     return value
 
 
-def _dumps(value: dict[str, Any], path: str) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} cannot be written as JSON: {error}.", param=path) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A non-empty list of turns."""
+    """A non-empty list of turns; `parse_messages` reads what is in them."""
 
     @property
     def words(self) -> str:
         return "a non-empty list of messages"
 
-    def read(self, value: object, path: str, limits: Limits) -> tuple[Message, ...]:
+    def read(self, value: object, path: str, limits: Limits) -> list[Any]:
         if not isinstance(value, list) or not value:
             raise wrong(self, value, path)
-        return parse_messages(value, path)
+        return value
 
     def schema(self) -> Schema:
         return {
@@ -251,19 +271,24 @@ class TokenIds:
     """A list of ids of this model's vocabulary."""
 
     n_min: int = 0
+    n_max: int | None = None
 
     @property
     def words(self) -> str:
-        return "a list of token ids"
+        most = "" if self.n_max is None else f"at most {self.n_max} "
+        return f"a list of {most}token ids"
 
     def read(self, value: object, path: str, limits: Limits) -> tuple[int, ...]:
         if not isinstance(value, list) or len(value) < self.n_min:
             raise wrong(self, value, path)
+        if self.n_max is not None and len(value) > self.n_max:
+            raise wrong(self, value, path)
         return read_ids(value, path, limits)
 
     def schema(self) -> Schema:
-        token = {"type": "integer", "minimum": 0}
-        return {"type": "array", "items": token, **({"minItems": 1} if self.n_min else {})}
+        low = {"minItems": self.n_min} if self.n_min else {}
+        high = {} if self.n_max is None else {"maxItems": self.n_max}
+        return {"type": "array", "items": {"type": "integer", "minimum": 0}, **low, **high}
 
 
 def read_ids(ids: list[Any], path: str, limits: Limits) -> tuple[int, ...]:

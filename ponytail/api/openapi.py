@@ -1,27 +1,37 @@
 """/openapi.json: every route, made from the parameter rows.
 
-Owns the OpenAPI 3.1 document.  Request bodies come from `openai_fields`; the schemas of
-replies stand here.  Must not know how routes are served.  Pure; any thread.
+Owns the OpenAPI 3.1 document.  Request bodies come from `tables`, the schemas of replies
+from `openapi_replies`.  Must not know how routes are served.  Pure; any thread.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ponytail import __version__
 from ponytail.api.fields import Fields, Schema
-from ponytail.api.openai_fields import DEFAULTS, TABLES
-from ponytail.api.openai_messages import MEDIA_PARTS, ROLES, TEXT_PARTS
+from ponytail.api.openai_messages import MEDIA_PARTS, TEXT_PARTS
+from ponytail.api.openai_sampling import DEFAULTS
+from ponytail.api.openapi_replies import (
+    NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    array,
+    or_null,
+    record,
+    ref,
+    reply_schemas,
+)
+from ponytail.api.tables import TABLES
 from ponytail.types import Sampling
 
 JSON = "application/json"
 PLAIN = "text/plain"
-INTEGER: Schema = {"type": "integer"}
-TEXT: Schema = {"type": "string"}
-OBJECT: Schema = {"type": "object"}
-TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 
 
 def openapi(version: str = __version__, defaults: Sampling = DEFAULTS) -> dict[str, Any]:
@@ -37,7 +47,7 @@ def openapi(version: str = __version__, defaults: Sampling = DEFAULTS) -> dict[s
         },
         "paths": _paths(),
         "components": {
-            "schemas": {**_requests(defaults), **_replies()},
+            "schemas": {**_requests(defaults), **reply_schemas(), "Object": OBJECT},
             "responses": _errors(),
         },
     }
@@ -46,6 +56,32 @@ def openapi(version: str = __version__, defaults: Sampling = DEFAULTS) -> dict[s
 def encode_openapi(version: str = __version__, defaults: Sampling = DEFAULTS) -> bytes:
     """The reply of /openapi.json."""
     return msgspec.json.encode(openapi(version, defaults))
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """A route with a body; `reply` names a schema, and `{reply}Chunk` that of its stream."""
+
+    operation: str
+    summary: str
+    reply: str
+    can_stream: bool = False
+
+
+GENERATE = "Generate, streamed or as one object."
+POSTS = {
+    "/v1/chat/completions": _Post("createChatCompletion", GENERATE, "ChatCompletion", True),
+    "/v1/completions": _Post("createCompletion", GENERATE, "Completion", True),
+    "/v1/tokenize": _Post("tokenize", "The token ids of a text.", "Tokens"),
+    "/v1/detokenize": _Post("detokenize", "The text of token ids.", "Content"),
+    "/v1/apply-template": _Post("applyTemplate", "The prompt of a conversation.", "Prompt"),
+}
+
+
+def _post_of(path: str) -> _Post:
+    """A route that POSTS does not know is told of by its path alone."""
+    operation = "post" + re.sub(r"[^a-zA-Z0-9]+", " ", path).title().replace(" ", "")
+    return POSTS.get(path, _Post(operation, f"POST {path}.", "Object"))
 
 
 def _paths() -> dict[str, Any]:
@@ -57,8 +93,7 @@ def _paths() -> dict[str, Any]:
         "schema": TEXT,
     }
     return {
-        "/v1/chat/completions": _generate("createChatCompletion", "ChatCompletion"),
-        "/v1/completions": _generate("createCompletion", "Completion"),
+        **{path: _post(_post_of(path)) for path in TABLES},
         "/v1/models": _get("listModels", "The served models.", "ModelList"),
         "/v1/models/{id}": {
             "parameters": [model_id],
@@ -78,16 +113,7 @@ def _paths() -> dict[str, Any]:
                 "responses": {"200": {"description": "OK", "content": {PLAIN: {"schema": TEXT}}}},
             }
         },
-        "/v1/tokenize": _post("tokenize", "The token ids of a text.", "Tokens"),
-        "/v1/detokenize": _post("detokenize", "The text of token ids.", "Content"),
-        "/v1/apply-template": _post("applyTemplate", "The prompt of a conversation.", "Prompt"),
-        "/openapi.json": {
-            "get": {
-                "operationId": "getOpenapi",
-                "summary": "This document.",
-                "responses": {"200": {"description": "OK", "content": {JSON: {"schema": OBJECT}}}},
-            }
-        },
+        "/openapi.json": _get("getOpenapi", "This document.", "Object"),
     }
 
 
@@ -98,36 +124,24 @@ def _get(
     return {"get": {"operationId": operation, "summary": summary, "responses": responses}}
 
 
-def _post(operation: str, summary: str, reply: str) -> dict[str, Any]:
+def _post(route: _Post) -> dict[str, Any]:
+    ok = _content("OK", route.reply)
+    if route.can_stream:
+        chunk = ref(f"{route.reply}Chunk")
+        ok["content"]["text/event-stream"] = {"schema": TEXT, "x-ponytail-event": chunk}
+    body = {JSON: {"schema": ref(_request_name(route.operation))}}
     return {
         "post": {
-            "operationId": operation,
-            "summary": summary,
-            "requestBody": {
-                "required": True,
-                "content": {JSON: {"schema": _ref(_request_name(operation))}},
-            },
-            "responses": {"200": _content("OK", reply), **_error_responses()},
+            "operationId": route.operation,
+            "summary": route.summary,
+            "requestBody": {"required": True, "content": body},
+            "responses": {"200": ok, **_error_responses()},
         }
     }
 
 
-def _generate(operation: str, reply: str) -> dict[str, Any]:
-    """A route that can stream."""
-    route = _post(operation, "Generate, streamed or as one object.", reply)
-    route["post"]["responses"]["200"]["content"]["text/event-stream"] = {
-        "schema": TEXT,
-        "x-ponytail-event": _ref(f"{reply}Chunk"),
-    }
-    return route
-
-
 def _content(description: str, schema: str) -> dict[str, Any]:
-    return {"description": description, "content": {JSON: {"schema": _ref(schema)}}}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"description": description, "content": {JSON: {"schema": ref(schema)}}}
 
 
 def _ref_error(name: str) -> Schema:
@@ -143,6 +157,7 @@ ERRORS = {
     "429": ("Overloaded", "The queue is full; Retry-After is an estimate in seconds."),
     "500": ("Failed", "This one request broke."),
     "503": ("Unavailable", "The model is loading, or the server is going down."),
+    "504": ("DeadlineExceeded", "deadline_s passed while the request waited."),
 }
 
 
@@ -158,22 +173,16 @@ def _errors() -> dict[str, Any]:
     return responses
 
 
-OPERATIONS = {
-    "/v1/chat/completions": "createChatCompletion",
-    "/v1/completions": "createCompletion",
-    "/v1/tokenize": "tokenize",
-    "/v1/detokenize": "detokenize",
-    "/v1/apply-template": "applyTemplate",
-}
-
-
 def _request_name(operation: str) -> str:
     return operation[0].upper() + operation[1:] + "Request"
 
 
 def _requests(defaults: Sampling) -> dict[str, Schema]:
-    bodies = {_request_name(OPERATIONS[path]): _body(t, defaults) for path, t in TABLES.items()}
-    return {**bodies, "Message": _message(), "ContentPart": _part()}
+    bodies = {
+        _request_name(_post_of(path).operation): _body(table, defaults)
+        for path, table in TABLES.items()
+    }
+    return {**bodies, **_messages()}
 
 
 def _body(table: Fields, defaults: Sampling) -> Schema:
@@ -186,137 +195,53 @@ def _body(table: Fields, defaults: Sampling) -> Schema:
     return schema
 
 
-def _message() -> Schema:
-    parts = {"type": "array", "items": _ref("ContentPart")}
-    function = _object(
-        {"name": {"type": "string", "minLength": 1}, "arguments": {"type": ["string", "object"]}},
-        ["name"],
+def _messages() -> dict[str, Schema]:
+    """A turn by its role; other members of it are ignored."""
+    parts = array(ref("ContentPart"))
+    content = {"anyOf": [TEXT, NULL, parts]}
+    names = {"name": TEXT_OR_NULL}
+    told = _turn(("system", "developer", "user"), {"content": content, **names})
+    result = {"content": {"anyOf": [TEXT, NULL, parts, OBJECT]}, "tool_call_id": TEXT_OR_NULL}
+    return {
+        "Message": {"anyOf": [told, ref("AssistantMessage"), ref("ToolMessage")]},
+        "AssistantMessage": _turn(("assistant",), {"content": content, **names, **_said()}),
+        "ToolMessage": _turn(("tool", "function"), {**result, **names}),
+        "ContentPart": _part(),
+    }
+
+
+def _turn(roles: tuple[str, ...], members: dict[str, Schema]) -> Schema:
+    # Only the assistant's turn may be gone on with.  Any audio but null is media.
+    always = {"role": {"enum": [*roles]}, "prefix": {"enum": [False, None]}, "audio": NULL}
+    return record({**always, **members}, ["role"])
+
+
+def _said() -> dict[str, Schema]:
+    """What an assistant's earlier turn may hold besides its content."""
+    arguments = {"type": ["string", "object", "null"]}
+    function = record(
+        {"name": {"type": "string", "minLength": 1}, "arguments": arguments}, ["name"]
     )
-    call = _object({"id": TEXT, "type": {"const": "function"}, "function": function}, ["id"])
-    return _object(
-        {
-            "role": {"enum": list(ROLES)},
-            "content": {"anyOf": [TEXT, {"type": "null"}, parts, OBJECT]},
-            "name": TEXT_OR_NULL,
-            "tool_call_id": TEXT_OR_NULL,
-            "tool_calls": {"anyOf": [{"type": "array", "items": call}, {"type": "null"}]},
-            "reasoning_content": TEXT_OR_NULL,
-            "refusal": TEXT_OR_NULL,
+    members = {"id": TEXT, "type": {"const": "function"}, "function": function}
+    call = record(members, ["id", "function"])
+    return {
+        "tool_calls": or_null(array(call)),
+        "function_call": or_null(function),
+        "reasoning_content": TEXT_OR_NULL,
+        "reasoning": TEXT_OR_NULL,
+        "refusal": TEXT_OR_NULL,
+        "prefix": {
+            "type": ["boolean", "null"],
+            "description": "true, in the last message only: the answer goes on with it.",
         },
-        ["role"],
-    )
+    }
 
 
 def _part() -> Schema:
-    media = ", ".join(MEDIA_PARTS)
-    return _object(
-        {
-            "type": {"enum": list(TEXT_PARTS), "description": f"Refused: {media}."},
-            "text": TEXT,
-            "refusal": TEXT,
-        },
-        ["type"],
-    )
-
-
-def _object(properties: dict[str, Any], required: list[str]) -> Schema:
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-def _replies() -> dict[str, Schema]:
-    delta = {"role": TEXT, "content": TEXT_OR_NULL, "reasoning_content": TEXT, "refusal": {}}
-    calls = {"tool_calls": _list(OBJECT)}
-    message = _object({**delta, **calls}, ["role", "content"])
-    chat = {"index": INTEGER, "message": message, **_ending("stop", "length", "tool_calls")}
-    chunk = {**chat, "delta": _object({**delta, **calls}, [])}
-    del chunk["message"]
-    raw = {"index": INTEGER, "text": TEXT, **_ending("stop", "length")}
-    return {
-        "ChatCompletion": _reply("chat.completion", chat, truncation=_ref("Truncation")),
-        "ChatCompletionChunk": _reply(
-            "chat.completion.chunk", chunk, truncation=_ref("Truncation")
-        ),
-        "Completion": _reply("text_completion", raw),
-        "CompletionChunk": _reply("text_completion", raw),
-        "Usage": _usage(),
-        "Truncation": _truncation(),
-        "Error": _error(),
-        **_small_replies(),
-    }
-
-
-def _ending(*reasons: str) -> dict[str, Schema]:
-    return {"logprobs": {"type": "null"}, "finish_reason": {"enum": [*reasons, None]}}
-
-
-def _truncation() -> Schema:
-    members = {
-        "type": {"const": "auto"},
-        "dropped_messages": INTEGER,
-        "dropped_turns": INTEGER,
-    }
-    schema = _object(members, list(members))
-    return {**schema, "description": 'Only in replies to requests with truncation "auto".'}
-
-
-def _reply(kind: str, choice: dict[str, Any], **more: Schema) -> Schema:
-    properties = {
-        "id": TEXT,
-        "object": {"const": kind},
-        "created": INTEGER,
-        "model": TEXT,
-        "system_fingerprint": TEXT_OR_NULL,
-        "choices": _list(_object(choice, list(choice))),
-        "usage": {"anyOf": [_ref("Usage"), {"type": "null"}]},
-        **more,
-    }
-    return _object(properties, ["id", "object", "created", "model", "choices"])
-
-
-def _usage() -> Schema:
-    counts = ["prompt_tokens", "completion_tokens", "total_tokens"]
-    details = {
-        "prompt_tokens_details": _object({"cached_tokens": INTEGER}, ["cached_tokens"]),
-        "completion_tokens_details": _object({"reasoning_tokens": INTEGER}, ["reasoning_tokens"]),
-    }
-    return _object({**dict.fromkeys(counts, INTEGER), **details}, counts)
-
-
-def _error() -> Schema:
-    members = {"message": TEXT, "type": TEXT, "param": TEXT_OR_NULL, "code": TEXT}
-    return _object({"error": _object(members, list(members))}, ["error"])
-
-
-def _small_replies() -> dict[str, Schema]:
-    model = {
-        "id": TEXT,
-        "object": {"const": "model"},
-        "created": INTEGER,
-        "owned_by": TEXT,
-        "context_length": {**INTEGER, "description": "Tokens one request may use, enforced."},
-        "max_model_len": {**INTEGER, "description": "The same."},
-        "capabilities": _list(TEXT),
-        "meta": OBJECT,
-    }
-    piece = _object({"id": INTEGER, "piece": {"anyOf": [TEXT, _list(INTEGER)]}}, ["id", "piece"])
-    tokens = {
-        "tokens": _list({"anyOf": [INTEGER, piece]}),
-        "count": INTEGER,
-        "max_model_len": INTEGER,
-    }
-    models = {"object": {"const": "list"}, "data": _list(_ref("Model"))}
-    return {
-        "Model": _object(model, list(model)),
-        "ModelList": _object(models, list(models)),
-        "Health": _object({"status": TEXT}, ["status"]),
-        "Cache": _object(
-            {"layout": TEXT, "cells": OBJECT, "tree": OBJECT, "tiers": OBJECT}, ["layout"]
-        ),
-        "Tokens": _object(tokens, list(tokens)),
-        "Content": _object({"content": TEXT}, ["content"]),
-        "Prompt": _object({"prompt": TEXT}, ["prompt"]),
-    }
+    """Media parts are refused, or with `unsupported_content` told of in the text."""
+    shapes: list[Schema] = [
+        record({"type": {"const": kind}, member: TEXT}, ["type", member])
+        for kind, member in TEXT_PARTS.items()
+    ]
+    media = record({"type": {"enum": list(MEDIA_PARTS)}}, ["type"])
+    return {"anyOf": [*shapes, {**media, "description": "Refused by default."}]}

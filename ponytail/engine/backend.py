@@ -23,11 +23,13 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from ponytail.errors import SampleError
 from ponytail.types import Sampling
 
 Row: TypeAlias = "tuple[int, int, array[int], bool]"
 """(sequence id, first position, tokens, whether the last token's logits are wanted)."""
+
+SCORE_CHUNK = 64
+"""Tokens of one `score` at most: as many rows of logits are held at once."""
 
 Span: TypeAlias = tuple[int, int, Sequence[int]]
 """(first position, position after the last, ids of the sequences that hold these cells)."""
@@ -36,8 +38,41 @@ State: TypeAlias = Any
 """The cells of one sequence as a contiguous buffer of bytes, owned by whoever holds it."""
 
 
+class Guide(Protocol):
+    """What the next token of one sequence may be; the backend asks it before each pick."""
+
+    @property
+    def is_complete(self) -> bool:
+        """The answer is over, although no end token was picked."""
+        ...
+
+    @property
+    def forced(self) -> int | None:
+        """The next token, where it is decided."""
+        ...
+
+    @property
+    def extra(self) -> int | None:
+        """A token that may come besides those of the mask."""
+        ...
+
+    def fill(self, pointer: int, n_bytes: int) -> bool:
+        """Write the mask, one bit per token; False when all may come.  Raises ConstraintFailed."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """This token was picked.  Raises ConstraintFailed."""
+        ...
+
+
+Scores: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
+"""(log-probability of a token, (id, log-probability) of the likeliest at its place)."""
+
+
 class Sampler(Protocol):
-    """Picks tokens for one sequence."""
+    """Picks tokens for one sequence; `scores` are of its last pick, where they were asked for."""
+
+    scores: Scores | None
 
     def close(self) -> None: ...
 
@@ -60,14 +95,34 @@ class Backend(Protocol):
     """Tokens from which a batch is on the kernels' fast path: of each sequence in split, of all
     together in shared."""
 
-    def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> Sampler: ...
+    def open_sampler(
+        self,
+        sampling: Sampling,
+        seed: int,
+        history: Sequence[int],
+        guide: Guide | None = None,
+        n_scores: int | None = None,
+    ) -> Sampler:
+        """`n_scores`: each pick comes with its score and those of so many of the likeliest."""
+        ...
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute all rows.  Raises OutOfCells when they find no room, else DecodeError."""
         ...
 
-    def sample(self, samplers: Sequence[Any]) -> list[int | SampleError]:
-        """One pick per row that wanted logits, in row order; samplers from `open_sampler`."""
+    def sample(self, samplers: Sequence[Any]) -> list[int | Exception]:
+        """One pick per row that wanted logits, in row order; samplers from `open_sampler`.
+
+        SampleError or ConstraintFailed in place of one that failed.
+        """
+        ...
+
+    def score(self, row: Row, targets: Sequence[int], n_top: int) -> list[Scores]:
+        """Compute one row of at most SCORE_CHUNK tokens, and the score of what follows each.
+
+        `targets` are the tokens that follow: as many as the row has, or one fewer when its
+        last token is the last there is; that one's logits are then there for `sample`.
+        """
         ...
 
     def set_threads(self, n_threads: int) -> None:

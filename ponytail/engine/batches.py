@@ -12,21 +12,25 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
-from ponytail.engine.backend import Row
+from ponytail.engine.backend import Row, Scores
 from ponytail.engine.cost import StepCost
 from ponytail.engine.kv import KV
 from ponytail.engine.scheduler import Chunk, Plan
 from ponytail.engine.sequence import Sequence
 from ponytail.engine.stats import Counters
 from ponytail.engine.threads import ThreadTuner
-from ponytail.errors import OutOfCells, SampleError
+from ponytail.errors import OutOfCells
 
 
 class Outcome(Protocol):
     """Where results go."""
 
-    def accept(self, sequence: Sequence, pick: int | SampleError, now: float) -> None:
+    def accept(self, sequence: Sequence, pick: int | Exception, now: float) -> None:
         """One pick; what this raises is the sequence's failure."""
+        ...
+
+    def end_prompt(self, sequence: Sequence, now: float) -> None:
+        """The prompt is computed, and no more was asked for."""
         ...
 
     def fail(self, sequence: Sequence, error: Exception) -> None: ...
@@ -84,7 +88,7 @@ class Batches:
         rows, asking = self._rows(chunks)
         started = self._clock()
         try:
-            self._backend.decode(rows)
+            scores = self._decode(chunks, rows)
             samplers = [s.sampler for s in asking if s.sampler is not None]
             picks = self._backend.sample(samplers) if samplers else []
         except OutOfCells as error:
@@ -99,6 +103,7 @@ class Batches:
         self._counters.backend_s += now - started
         is_decoding = chunks[0][0].is_decoding
         self._learn(chunks, now - started, is_decoding)
+        chunks[0][0].scores[chunks[0][0].n_computed :] = scores
         n_tokens = 0
         for sequence, n in chunks:
             sequence.n_computed += n
@@ -112,6 +117,18 @@ class Batches:
                 to.accept(sequence, pick, now)
             except Exception as error:
                 to.fail(sequence, error)
+        for sequence, _ in chunks:
+            if sequence.job.n_max == 0 and sequence.has_slot and not sequence.n_todo:
+                to.end_prompt(sequence, now)
+
+    def _decode(self, chunks: Seq[Chunk], rows: list[Row]) -> list[Scores]:
+        """Compute; the scores of the next tokens where the one chunk there is asks for them."""
+        sequence, n = chunks[0]
+        if not sequence.is_scoring:
+            self._backend.decode(rows)
+            return sequence.scores[sequence.n_computed :]
+        targets = sequence.tokens[sequence.n_computed + 1 : sequence.n_computed + n + 1]
+        return self._backend.score(rows[0], targets, sequence.job.n_logprobs or 0)
 
     def _rows(self, chunks: Seq[Chunk]) -> tuple[list[Row], list[Sequence]]:
         """The batch, and the sequences whose last token's logits it asks for."""
@@ -119,11 +136,10 @@ class Batches:
         asking: list[Sequence] = []
         for sequence, n in chunks:
             at = sequence.n_computed
-            tokens = sequence.tokens[at : at + n]
-            is_last = at + n == len(sequence.tokens)
-            if is_last:
+            wants_logits = at + n == len(sequence.tokens) and sequence.job.n_max > 0
+            if wants_logits:
                 asking.append(sequence)
-            rows.append((self._kv.seq_id(sequence), at, tokens, is_last))
+            rows.append((self._kv.seq_id(sequence), at, sequence.row(n), wants_logits))
         return rows, asking
 
     def _isolate(self, chunks: Seq[Chunk], error: Exception, to: Outcome) -> None:

@@ -1,20 +1,18 @@
 """The engine: one thread that alone touches the backend.
 
 Owns the inbox and the step.  A step: drop what was cancelled, admit, find cells, plan,
-decode, sample, deliver.  Must not know HTTP, JSON, asyncio
-or llama.cpp.  Whatever stage breaks, every choice gets exactly one terminal event
+decode, sample, deliver.  Must not know HTTP, JSON, asyncio or llama.cpp.
+Whatever stage breaks, every choice gets exactly one terminal event
 and the others go on.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Any
 
 from ponytail.engine.backend import Backend
 from ponytail.engine.batches import Batches
@@ -25,12 +23,12 @@ from ponytail.engine.kv import KV
 from ponytail.engine.outbox import Outbox
 from ponytail.engine.scheduler import FIRST_STEP_TOKENS, Plan, plan
 from ponytail.engine.sequence import Group, Job, Sequence
-from ponytail.engine.stats import Counters, Gauges
+from ponytail.engine.stats import Counters, Gauges, View
 from ponytail.errors import (
+    DeadlineExceeded,
     EngineFailed,
     PonytailError,
     RequestCancelled,
-    SampleError,
     ShuttingDown,
 )
 from ponytail.types import Failed, Finished, FinishReason, Started, Text
@@ -38,9 +36,8 @@ from ponytail.types import Failed, Finished, FinishReason, Started, Text
 _log = logging.getLogger("ponytail.engine")
 # How long a closing engine may go on to write its cache to disk.
 _SAVE_S = 10.0
-# How old what `cache_facts` tells may be while the engine works.
-_FACTS_S = 0.25
 _CANCELLED = Failed(RequestCancelled("the request was cancelled"))
+_OVERDUE = Failed(DeadlineExceeded("deadline_s passed before the first token"))
 
 
 class Engine:
@@ -90,8 +87,7 @@ class Engine:
         self._is_stalled = False
         self._groups: list[Group] = []
         self._preempted: list[Sequence] = []
-        self._facts: dict[str, Any] = self.kv.facts()
-        self._facts_at = -math.inf
+        self.view = View(self.kv.facts, clock)
         self._thread: threading.Thread | None = None
 
     # -- from any thread -----------------------------------------------------------------
@@ -115,10 +111,6 @@ class Engine:
         n_queued = self._intake.n_requests - n_running
         return Gauges(n_running, n_queued, self.kv.n_active, self._n_parallel)
 
-    def cache_facts(self) -> dict[str, Any]:
-        """What the KV cache holds, as of a moment ago."""
-        return self._facts
-
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is in the inbox."""
@@ -133,7 +125,7 @@ class Engine:
     # -- the thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._publish()
+        self.view.refresh(self.kv.live(), is_idle=not self._groups)
         while not self._is_done():
             self.take_inbox(self._wait_s())
             try:
@@ -143,7 +135,7 @@ class Engine:
                 self._fail_all(EngineFailed("the engine broke while running this request"))
                 self.kv.forget_idle()
             self.deliver()
-            self._publish()
+            self.view.refresh(self.kv.live(), is_idle=not self._groups)
         self.kv.close(_SAVE_S)
 
     def _wait_s(self) -> float | None:
@@ -151,11 +143,6 @@ class Engine:
         if self._groups:
             return POLL_S if self._is_stalled else 0.0
         return self._chores.wait_s(self._clock())
-
-    def _publish(self) -> None:
-        now = self._clock()
-        if now >= self._facts_at + _FACTS_S or not self._groups:
-            self._facts, self._facts_at = self.kv.facts(), now
 
     def _is_done(self) -> bool:
         if self._groups and self._intake.is_overdue:
@@ -176,6 +163,7 @@ class Engine:
         else:
             self._chores.run(started)
         self._drop_cancelled()
+        self._drop_overdue(started)
         self._admit(started)
         live = self.kv.live()
         if live:
@@ -267,6 +255,22 @@ class Engine:
             if sequence.job.ticket.is_cancelled:
                 self._end(sequence, _CANCELLED)
 
+    def _drop_overdue(self, now: float) -> None:
+        """End what has reached its deadline: with what there is, or as an error."""
+        for group in self._groups[:]:
+            if not group.is_overdue(now):
+                continue
+            for sequence in group.waiting:
+                self._close_choice(sequence, _OVERDUE)
+            group.waiting.clear()
+            for sequence in (*self.kv.live(), *self._preempted):
+                if sequence.group is not group:
+                    continue
+                if sequence.n_generated:
+                    self._finish(sequence, "length", now)
+                else:
+                    self._end(sequence, _OVERDUE)
+
     def _admit(self, now: float) -> None:
         """Let in who was preempted, oldest first; then who waits, unless somebody still is."""
         while self._preempted and self._budget.can_admit(self._preempted[0]):
@@ -276,7 +280,7 @@ class Engine:
             if not waiting:
                 return
             # A request with many choices must not keep the others out.
-            group = min(waiting, key=lambda g: g.n_running)
+            group = min(waiting, key=lambda g: (g.rank(now), g.n_running))
             if not self._budget.can_admit(group.waiting[-1]):
                 return
             sequence = group.waiting.pop()
@@ -286,7 +290,9 @@ class Engine:
 
     def _open(self, sequence: Sequence) -> None:
         job = sequence.job
-        sequence.sampler = self.backend.open_sampler(job.sampling, job.seed, job.prompt)
+        sequence.sampler = self.backend.open_sampler(
+            job.sampling, job.seed, job.prompt, job.guide, job.n_logprobs
+        )
         self.kv.admit(sequence, sequence.admitted_at)
 
     def _guarded(self, sequence: Sequence, action: Callable[[Sequence], object]) -> None:
@@ -298,22 +304,24 @@ class Engine:
 
     # -- what batches bring (batches.Outcome) --------------------------------------------
 
-    def accept(self, sequence: Sequence, pick: int | SampleError, now: float) -> None:
+    def accept(self, sequence: Sequence, pick: int | Exception, now: float) -> None:
         """One new token of one choice: its text, its end, or its place in the next step."""
-        if isinstance(pick, SampleError):
+        if isinstance(pick, Exception):
             raise pick
         if sequence.n_generated == 0:
             self._begin(sequence, now)
         sequence.n_generated += 1
         self.counters.n_generated += 1
-        if pick in self._eog:
+        job = sequence.job
+        if pick in self._eog or pick in job.stop_ids:
             self._finish(sequence, "stop", now)
             return
-        job = sequence.job
-        text = job.output.feed(pick)
-        if text:
-            self._outbox.post(job.ticket, Text(text))
-        if job.output.stop is not None:
+        output = job.output
+        scores = None if sequence.sampler is None else sequence.sampler.scores
+        scored = None if scores is None else output.scored(pick, scores)
+        for event in output.feed(pick, scored):
+            self._outbox.post(job.ticket, event)
+        if output.stop is not None or (job.guide is not None and job.guide.is_complete):
             self._finish(sequence, "stop", now)
         elif sequence.n_generated >= job.n_max:
             self._finish(sequence, "length", now)
@@ -323,9 +331,17 @@ class Engine:
     def _begin(self, sequence: Sequence, now: float) -> None:
         sequence.first_at = now
         self.counters.n_prompt_cached += sequence.n_cached
-        self._outbox.post(sequence.job.ticket, Started(sequence.n_prompt, sequence.n_cached))
-        if sequence.job.prefix:
-            self._outbox.post(sequence.job.ticket, Text(sequence.job.prefix))
+        job = sequence.job
+        self._outbox.post(job.ticket, Started(sequence.n_prompt, sequence.n_cached))
+        if job.on_scored is not None:
+            self._outbox.post(job.ticket, job.on_scored(sequence.scores))
+        elif job.prefix:
+            self._outbox.post(job.ticket, Text(job.prefix))
+
+    def end_prompt(self, sequence: Sequence, now: float) -> None:
+        """All that was asked for is the prompt."""
+        self._begin(sequence, now)
+        self._finish(sequence, "length", now)
 
     def deliver(self) -> None:
         """All events so far, one call per sink."""
@@ -335,11 +351,12 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         output = sequence.job.output
-        tail = output.flush()
-        if tail:
-            self._outbox.post(sequence.job.ticket, Text(tail))
+        for event in output.flush():
+            self._outbox.post(sequence.job.ticket, event)
         if output.stop is not None:
             reason = "stop"
+        elif output.has_calls and reason == "stop":
+            reason = "tool_calls"
         finished = Finished(reason, sequence.usage(), sequence.timings(now), output.stop)
         self._end(sequence, finished)
 

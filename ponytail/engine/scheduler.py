@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from ponytail.engine.backend import SCORE_CHUNK
 from ponytail.engine.cost import StepCost
 from ponytail.engine.sequence import Sequence
 
@@ -66,8 +67,8 @@ def plan(
     for sequence in live:
         if sequence.n_computed >= n_limit or sequence.waits_for is not None:
             continue
-        if sequence.job.is_solo:
-            n = min(SOLO_CHUNK, sequence.n_next)
+        if sequence.job.is_solo or sequence.is_scoring:
+            n = min(SCORE_CHUNK if sequence.is_scoring else SOLO_CHUNK, sequence.n_next)
             if sequence.n_computed + n <= n_limit:
                 result.solo.append((sequence, n))
         elif sequence.is_decoding:

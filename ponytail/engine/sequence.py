@@ -14,9 +14,12 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from ponytail.engine.backend import Sampler, State
+from ponytail.engine.backend import Guide, Sampler, Scores, State
 from ponytail.text.output import Output
 from ponytail.types import Event, Sampling, Timings, Usage
+
+# A waiting request moves up one priority in this time, so that none waits for ever.
+_AGE_S = 30.0
 
 
 class Ticket:
@@ -52,7 +55,7 @@ class Sink(Protocol):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One choice to generate.  `n_max` is at least 1 and fits the window with the prompt."""
+    """One choice to generate.  `n_max` fits the window with the prompt; 0 computes just that."""
 
     ticket: Ticket
     prompt: Seq[int]
@@ -67,6 +70,20 @@ class Job(msgspec.Struct, frozen=True):
     """Text sent before the first token (`echo`)."""
     n_keep: int = 1
     """Tokens at the start that are never dropped to go on past the window."""
+    guide: Guide | None = None
+    n_logprobs: int | None = None
+    """Each token comes with its log-probability and so many of the likeliest."""
+    scores_prompt: bool = False
+    """The prompt's tokens too: `on_scored` makes of them what is sent before the first token."""
+    on_scored: Callable[[list[Scores]], Event] | None = None
+    stop_ids: tuple[int, ...] = ()
+    priority: int = 0
+    """Lower is let in first."""
+    deadline_s: float | None = None
+    """Seconds from arrival after which it is ended."""
+    key: int | None = None
+    """Stands for the first token wherever prefixes are looked for: who has another one shares
+    none.  Negative."""
     marks: tuple[int, ...] = ()
     """Ascending lengths of the prompt that are worth keeping where a prefix cannot be cut:
     ends of messages."""
@@ -82,18 +99,29 @@ class Wait(Protocol):
 class Group:
     """The choices of one request: they wait in one place and count as one in the queue."""
 
-    __slots__ = ("arrived_at", "n_open", "n_running", "waiting")
+    __slots__ = ("arrived_at", "ends_at", "n_open", "n_running", "priority", "waiting")
 
     def __init__(self, jobs: Seq[Job], arrived_at: float) -> None:
         self.arrived_at = arrived_at
+        self.priority = jobs[0].priority
+        deadline_s = jobs[0].deadline_s
+        self.ends_at = None if deadline_s is None else arrived_at + deadline_s
         self.waiting = [Sequence(job, self) for job in reversed(jobs)]
         self.n_open = len(self.waiting)
         self.n_running = 0
+
+    def rank(self, now: float) -> int:
+        """Its priority, the lower the sooner; whoever waits moves up."""
+        return self.priority - int((now - self.arrived_at) / _AGE_S)
+
+    def is_overdue(self, now: float) -> bool:
+        return self.ends_at is not None and now >= self.ends_at
 
 
 class Sequence:
     """The engine's record of one choice.
 
+    `scores` are those of the prompt's tokens from the second on, where they are asked for.
     `tokens` are the prompt and what was generated; the first `n_computed` of them are
     in the KV cells.  While `waits_for` is set the sequence is not scheduled.  Others wait for
     its first `pause_at` tokens: it stops there, so that all go on from there together.  A preempted
@@ -119,6 +147,7 @@ class Sequence:
         "parked",
         "pause_at",
         "sampler",
+        "scores",
         "tokens",
         "waits_for",
     )
@@ -127,6 +156,9 @@ class Sequence:
         self.job = job
         self.group = group
         self.tokens = array("i", job.prompt)
+        if job.key is not None:
+            self.tokens[0] = job.key
+        self.scores: list[Scores] = []
         self.n_prompt = len(self.tokens)
         self.n_computed = 0
         self.n_cached = 0
@@ -163,7 +195,20 @@ class Sequence:
     @property
     def is_private(self) -> bool:
         """Neither gives nor takes prefixes."""
-        return self.job.is_solo or self.n_shifted > 0
+        return self.job.is_solo or self.job.scores_prompt or self.n_shifted > 0
+
+    @property
+    def is_scoring(self) -> bool:
+        """In the midst of a prompt whose tokens' probabilities are asked for."""
+        return self.job.scores_prompt and len(self.scores) < self.n_prompt - 1
+
+    def row(self, n: int) -> array[int]:
+        """The next n tokens to compute, as the model knows them."""
+        at = self.n_computed
+        tokens = self.tokens[at : at + n]
+        if at == 0 and self.job.key is not None:
+            tokens[0] = self.job.prompt[0]
+        return tokens
 
     @property
     def is_decoding(self) -> bool:
@@ -171,7 +216,8 @@ class Sequence:
         return self.n_generated > 0 and len(self.tokens) - self.n_computed == 1
 
     def usage(self) -> Usage:
-        return Usage(self.n_prompt, self.n_cached, self.n_generated)
+        n_reasoning = self.job.output.n_reasoning
+        return Usage(self.n_prompt, self.n_cached, self.n_generated, n_reasoning)
 
     def timings(self, now: float) -> Timings:
         first_at = self.first_at or now

@@ -15,11 +15,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ponytail.errors import BadConfig, DecodeError, OutOfCells, SampleError
+from ponytail.errors import (
+    BadConfig,
+    ConstraintFailed,
+    DecodeError,
+    OutOfCells,
+    SampleError,
+)
 from ponytail.llama.capi import captured_log, lib
 from ponytail.llama.cells import Cells, Opening, Span, State
 from ponytail.llama.model import Model
-from ponytail.llama.sampler import RowSampler
+from ponytail.llama.sampler import Guide, RowSampler, Scores, scores_of
 from ponytail.types import Sampling
 
 Row: TypeAlias = "tuple[int, int, array[int], bool]"
@@ -45,6 +51,7 @@ _MIB = 1 << 20
 _CELL_HEAD_BYTES = 12
 _MAX_SEQ = 256
 _PAD = 256  # libllama rounds cells up to a multiple of this
+_SCORE_CHUNK = 64  # engine.backend.SCORE_CHUNK
 _NO_SLOT = 1  # what llama_decode returns when the cells do not suffice
 
 
@@ -86,7 +93,9 @@ class Context:
         params = self._params = lib.llama_context_default_params()
         params.n_batch, params.n_ubatch = self.n_batch, min(n_ubatch, self.n_batch)
         # libllama keeps room for one row of logits per sequence, and aborts when told of fewer.
-        params.n_seq_max = params.n_outputs_max = n_seq + is_shared
+        params.n_seq_max = n_seq + is_shared
+        # One for each sequence, or for each token of a prompt that is scored.
+        params.n_outputs_max = max(params.n_seq_max, min(_SCORE_CHUNK, self.n_batch))
         params.n_threads, params.n_threads_batch = n_threads, n_threads_batch
         params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.type_k, params.type_v = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
@@ -182,8 +191,8 @@ class Context:
 
     # -- running -------------------------------------------------------------------------
 
-    def decode(self, rows: Sequence[Row]) -> None:
-        """Compute all rows in one llama_decode call.
+    def decode(self, rows: Sequence[Row], *, all_logits: bool = False) -> None:
+        """Compute all rows in one llama_decode call; `all_logits`: of every token of one row.
 
         Raises OutOfCells: nothing was computed, nothing changed; or DecodeError: what was
         computed before the micro-batch that failed is still there.
@@ -200,7 +209,10 @@ class Context:
             else:
                 self._fill(n, n_row, seq_id, position, tokens, wants_logits)
             n += n_row
-            if wants_logits:
+            if all_logits:
+                self._arrays[4][n - n_row : n] = 1
+                self._outputs += range(n - n_row, n)
+            elif wants_logits:
                 self._outputs.append(n - 1)
         # libllama bounds a batch by the cells, and aborts beyond.
         if n > self.n_cells and self.is_shared:
@@ -234,29 +246,49 @@ class Context:
             self._logits = (address, n, view)
         return self._logits[2]
 
-    def sample(self, samplers: Sequence[RowSampler]) -> list[int | SampleError]:
+    def sample(self, samplers: Sequence[RowSampler]) -> list[int | Exception]:
         """One pick per output row of the last decode, in row order."""
         logits = self._rows_of_logits()
-        picks: list[int | SampleError] = []
-        for i, sampler in enumerate(samplers):
-            row = logits[i]
-            sampler.prepare(row)
-            best = int(row.argmax())
-            top = row[best]
-            if not (-np.inf < top < np.inf):
-                picks.append(SampleError(f"the largest logit of the row is {top}"))
-            elif sampler.chain is None:
-                picks.append(best)
-            else:
-                pick = lib.llama_sampler_sample(
-                    sampler.chain.pointer, self.pointer, self._outputs[i]
-                )
-                picks.append(pick)
+        n_skipped = len(self._outputs) - len(samplers)
+        picks: list[int | Exception] = []
+        for i, sampler in enumerate(samplers, start=n_skipped):
+            try:
+                picks.append(self._pick(logits[i], sampler, self._outputs[i]))
+            except (SampleError, ConstraintFailed) as error:
+                picks.append(error)
         return picks
 
-    def open_sampler(self, sampling: Sampling, seed: int, history: Sequence[int]) -> RowSampler:
+    def _pick(self, row: Any, sampler: RowSampler, output: int) -> int:
+        sampler.prepare(row)
+        pick = int(row.argmax())
+        top = row[pick]
+        if not (-np.inf < top < np.inf):
+            raise SampleError(f"the largest logit of the row is {top}")
+        if sampler.chain is not None:
+            pick = lib.llama_sampler_sample(sampler.chain.pointer, self.pointer, output)
+        sampler.accept(pick)
+        return pick
+
+    def score(self, row: Row, targets: Sequence[int], n_top: int) -> list[Scores]:
+        """Compute one row of tokens, and the score of what follows each of them.
+
+        One target fewer than tokens when the last is the prompt's last: `sample` goes on there.
+        """
+        self.decode([row], all_logits=True)
+        logits = self._rows_of_logits()
+        n_top = min(n_top, self.model.n_vocab)
+        return [scores_of(logits[i], target, n_top) for i, target in enumerate(targets)]
+
+    def open_sampler(
+        self,
+        sampling: Sampling,
+        seed: int,
+        history: Sequence[int],
+        guide: Guide | None = None,
+        n_scores: int | None = None,
+    ) -> RowSampler:
         """A sampler for one sequence; `history` are the tokens penalties count from."""
-        return RowSampler(self.model, sampling, seed, self.max_cells, history)
+        return RowSampler(self.model, sampling, seed, self.max_cells, history, guide, n_scores)
 
     def set_threads(self, n_threads: int) -> None:
         """Threads for one-token rows from the next decode on."""

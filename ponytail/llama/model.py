@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ponytail.errors import BadModelFile
@@ -15,6 +16,18 @@ from ponytail.llama.capi import ensure_backend, lib
 
 _CONTROL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 _MMAP, _NO_MMAP, _MLOCK, _MMAP_MLOCK = 1, 0, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class FIM:
+    """Token ids for filling a gap: before it, after it, where it is filled; and, where the
+    vocabulary has them, what parts files (`repo`, `file`)."""
+
+    before: int
+    after: int
+    gap: int
+    repo: int | None = None
+    file: int | None = None
 
 
 class Model:
@@ -62,7 +75,9 @@ class Model:
         self.is_spm: bool = lib.llama_vocab_type(self.vocab) == lib.LLAMA_VOCAB_TYPE_SPM
         self.has_encoder: bool = lib.llama_model_has_encoder(self.pointer)
         self._read_memory_facts()
-        self.eog_ids, self.control_texts = self._special_tokens()
+        self.eog_ids, self.control_ids = self._special_tokens()
+        self.control_texts = frozenset(self.control_ids)
+        self.fim = self._read_fim()
 
     def _read_memory_facts(self) -> None:
         is_recurrent: bool = lib.llama_model_is_recurrent(
@@ -76,17 +91,26 @@ class Model:
         # recurrent state is one cell that nobody can hold a part of.
         self.can_share: bool = self.can_cut
 
-    def _special_tokens(self) -> tuple[tuple[int, ...], frozenset[str]]:
+    def _read_fim(self) -> FIM | None:
+        before: int = lib.llama_vocab_fim_pre(self.vocab)
+        after: int = lib.llama_vocab_fim_suf(self.vocab)
+        gap: int = lib.llama_vocab_fim_mid(self.vocab)
+        if min(before, after, gap) < 0:
+            return None
+        file, part = lib.llama_vocab_fim_rep(self.vocab), lib.llama_vocab_fim_sep(self.vocab)
+        return FIM(before, after, gap, file if file >= 0 else None, part if part >= 0 else None)
+
+    def _special_tokens(self) -> tuple[tuple[int, ...], dict[str, int]]:
         """End-of-generation ids, and the literals the tokenizer would parse as control tokens."""
         eog: list[int] = []
-        texts: set[str] = set()
+        texts: dict[str, int] = {}
         for token_id in range(self.n_vocab):
             if lib.llama_vocab_get_attr(self.vocab, token_id) & _CONTROL:
-                texts.add(self.token_text(token_id))
+                texts[self.token_text(token_id)] = token_id
             if lib.llama_vocab_is_eog(self.vocab, token_id):
                 eog.append(token_id)
-        texts.discard("")
-        return tuple(eog), frozenset(texts)
+        texts.pop("", None)
+        return tuple(eog), texts
 
     def close(self) -> None:
         """Free the weights; the object must not be used afterwards."""
@@ -135,10 +159,10 @@ class Model:
                     text, add_special=not (starts and parse_special), parse_special=parse_special
                 )
             else:
-                ids += self._tokenize_inner(text, parse_special)
+                ids += self.tokenize_inside(text, parse_special=parse_special)
         return ids
 
-    def _tokenize_inner(self, text: str, parse_special: bool) -> list[int]:
+    def tokenize_inside(self, text: str, *, parse_special: bool = True) -> list[int]:
         """Like tokenize, for text that continues: SentencePiece must add no leading space."""
         if not self.is_spm:
             return self.tokenize(text, add_special=False, parse_special=parse_special)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ponytail.errors import ConstraintFailed
 from ponytail.llama.capi import lib
 from ponytail.llama.model import Model
 from ponytail.types import Sampling
 
 SamplerPointer: TypeAlias = Any
+Logits: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
+Scores: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
 
 _MIROSTAT_M = 100
 _FOREVER = 1 << 62
@@ -129,17 +132,64 @@ def _dry(model: Model, s: Sampling, n_ctx: int) -> SamplerPointer:
     )
 
 
+class Guide(Protocol):
+    """As in engine.backend."""
+
+    @property
+    def forced(self) -> int | None: ...
+
+    @property
+    def extra(self) -> int | None: ...
+
+    def fill(self, pointer: int, n_bytes: int) -> bool: ...
+
+    def accept(self, token_id: int) -> None: ...
+
+
+def scores_of(logits: Logits, token_id: int | None, n_top: int) -> Scores:
+    """Log-probability of a token, and the n_top likeliest, of a row of raw logits."""
+    top = float(logits.max())
+    log_sum = top + float(np.log(np.exp(logits - top).sum(dtype=np.float64)))
+    own = None if token_id is None else float(logits[token_id]) - log_sum
+    if not n_top:
+        return own, ()
+    best = np.argpartition(logits, -n_top)[-n_top:]
+    # Equal ones by id, so that the order is always the same.
+    best = best[np.lexsort((best, -logits[best]))]
+    return own, tuple((int(i), float(logits[i]) - log_sum) for i in best)
+
+
 class RowSampler:
     """Everything one sequence needs to pick tokens from its row of logits.
 
-    Logit bias and banned end tokens are written into the row first, so that they
-    hold for the greedy pick and for the chain alike.
+    Logit bias, banned end tokens and the guide's mask are written into the row first, so that
+    they hold for the greedy pick and for the chain alike.  `scores` are the last pick's in the
+    row as it was before.
     """
 
-    __slots__ = ("_banned_until", "_bias_ids", "_bias_values", "_eog", "_n_drawn", "chain")
+    __slots__ = (
+        "_banned_until",
+        "_bias_ids",
+        "_bias_values",
+        "_eog",
+        "_guide",
+        "_mask",
+        "_n_drawn",
+        "_n_scores",
+        "_raw",
+        "chain",
+        "scores",
+    )
 
     def __init__(
-        self, model: Model, sampling: Sampling, seed: int, n_ctx: int, history: Sequence[int]
+        self,
+        model: Model,
+        sampling: Sampling,
+        seed: int,
+        n_ctx: int,
+        history: Sequence[int],
+        guide: Guide | None = None,
+        n_scores: int | None = None,
     ) -> None:
         plain = is_plain_greedy(sampling)
         self.chain = None if plain else SamplerChain(model, sampling, seed, n_ctx, history)
@@ -148,14 +198,52 @@ class RowSampler:
         self._eog = np.array(model.eog_ids, dtype=np.int64)
         self._banned_until = _FOREVER if sampling.ignore_eos else sampling.min_tokens
         self._n_drawn = 0
+        self._guide = guide
+        self._mask = None if guide is None else np.zeros(-(-model.n_vocab // 32), dtype=np.int32)
+        self._n_scores = None if n_scores is None else min(n_scores, model.n_vocab)
+        self._raw: Logits | None = None
+        self.scores: Scores | None = None
 
-    def prepare(self, logits: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Write bias and bans into this row, shape (n_vocab,), in place."""
+    def prepare(self, logits: Logits) -> None:
+        """Write bias, bans and the mask into this row, shape (n_vocab,), in place.
+
+        Raises ConstraintFailed when nothing is left.
+        """
+        if self._n_scores is not None:
+            self._raw = logits.copy()
+        if self._guide is not None and self._guide.forced is not None:
+            forced = self._guide.forced
+            logits[:] = -np.inf
+            logits[forced] = 0.0
+            return
         if self._bias_ids.size:
             logits[self._bias_ids] += self._bias_values
         if self._n_drawn < self._banned_until:
             logits[self._eog] = -np.inf
         self._n_drawn += 1
+        if self._guide is not None:
+            self._apply(self._guide, logits)
+
+    def _apply(self, guide: Guide, logits: Logits) -> None:
+        mask = self._mask
+        if mask is None or not guide.fill(mask.ctypes.data, mask.nbytes):
+            return
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(logits)]
+        extra = guide.extra
+        if extra is not None:
+            bits[extra] = 1
+        logits[bits == 0] = -np.inf
+        if logits.max() == -np.inf:
+            raise ConstraintFailed(
+                "the grammar of the answer and logit_bias (or ignore_eos) leave no token"
+            )
+
+    def accept(self, token_id: int) -> None:
+        """This token was picked.  Raises ConstraintFailed when the guide does not take it."""
+        if self._n_scores is not None and self._raw is not None:
+            self.scores = scores_of(self._raw, token_id, self._n_scores)
+        if self._guide is not None:
+            self._guide.accept(token_id)
 
     def close(self) -> None:
         if self.chain is not None:

@@ -17,6 +17,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from ponytail.api.dialect import Dialect, Limits, Reply
+from ponytail.api.llamacpp import Completion, Infill, PluralCompletion
 from ponytail.api.openai import ChatCompletions, Completions, encode_error
 from ponytail.errors import EngineFailed, MethodNotAllowed, NotFound, PonytailError
 from ponytail.server.body import MAX_BODY_BYTES, parse_body, read_body
@@ -37,7 +38,13 @@ from ponytail.types import Sampling
 log = logging.getLogger("ponytail.server")
 
 MakeDialect: TypeAlias = Callable[[Sampling], Dialect]
-DIALECTS: Sequence[MakeDialect] = (ChatCompletions, Completions)
+DIALECTS: Sequence[MakeDialect] = (
+    ChatCompletions,
+    Completions,
+    Completion,
+    PluralCompletion,
+    Infill,
+)
 
 
 class Generate:
@@ -72,7 +79,14 @@ class Generate:
         stream = await llm.open(request)
         try:
             reply_id = dialect.id_prefix + uuid.uuid4().hex
-            reply = Reply(reply_id, int(time.time()), llm.name, llm.fingerprint, stream.truncation)
+            reply = Reply(
+                reply_id,
+                int(time.time()),
+                llm.name,
+                llm.fingerprint,
+                stream.truncation,
+                stream.warnings,
+            )
             encoder = dialect.encoder(reply, request)
             if request.stream:
                 await send_stream(send, stream, encoder, self._keep_alive_s)

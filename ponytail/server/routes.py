@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ponytail.api import llamacpp_state as llamacpp
 from ponytail.api import openai
 from ponytail.api.dialect import Limits
 from ponytail.errors import ModelNotFound
@@ -36,6 +37,8 @@ def small_routes(
         "/livez": small.livez,
         "/metrics": small.metrics,
         "/v1/cache": small.cache,
+        "/props": small.props,
+        "/slots": small.slots,
         "/v1/models": small.models,
         "/v1/models/{id:path}": small.model,
         "/openapi.json": small.openapi,
@@ -80,6 +83,16 @@ class SmallRoutes:
     async def cache(self, request: Request) -> Response:
         """What the KV cache holds."""
         return _json(msgspec.json.encode(self._service.generator().cache()))
+
+    async def props(self, request: Request) -> Response:
+        """The model and the defaults, as llama.cpp's clients ask for them."""
+        return _json(llamacpp.encode_props(self._service.generator().props()))
+
+    async def slots(self, request: Request) -> Response:
+        """How far each running choice has come, as llama.cpp's clients ask for it."""
+        llm = self._service.generator()
+        n_parallel = llm.props().n_parallel
+        return _json(llamacpp.encode_slots(llm.slots(), n_parallel=n_parallel, n_ctx=llm.n_ctx))
 
     async def models(self, request: Request) -> Response:
         """The one model, also while it loads."""
@@ -149,6 +162,7 @@ _REST = """\
   GET  /health  ready, or why not, and the settings in force
   GET  /livez  the process answers
   GET  /v1/cache  what the KV cache holds
+  GET  /props  /slots  as llama.cpp's server has them
   GET  /metrics  for Prometheus
   GET  /openapi.json
 """

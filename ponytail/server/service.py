@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, assert_never
 
+from ponytail.api.llamacpp_state import PropsFacts, SlotFacts
 from ponytail.errors import EngineFailed, ModelLoading, ShuttingDown, StartError
 from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling, Truncation
 
@@ -39,6 +40,9 @@ class EventStream(Protocol):
 
     @property
     def truncation(self) -> Truncation | None: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
 
     async def receive(self, timeout_s: float | None = None) -> list[tuple[int, Event]]: ...
 
@@ -73,6 +77,10 @@ class Generator(Protocol):
     def counters(self) -> dict[str, Any]: ...
 
     def cache(self) -> dict[str, Any]: ...
+
+    def props(self) -> PropsFacts: ...
+
+    def slots(self) -> list[SlotFacts]: ...
 
     async def open(self, request: GenerateRequest) -> EventStream: ...
 

@@ -119,13 +119,13 @@ def test_raw_prompts_have_no_turns_and_other_words_are_refused(llm):
 
 def test_the_search_stays_out_of_the_event_loop(llm, monkeypatch):
     threads = set()
-    encode = llm._prompts.encode
+    encode = llm._jobs.prompts.encode
 
     def watched(request: Any) -> Any:
         threads.add(threading.current_thread())
         return encode(request)
 
-    monkeypatch.setattr(llm._prompts, "encode", watched)
+    monkeypatch.setattr(llm._jobs.prompts, "encode", watched)
     asyncio.run(llm.achat(conversation(20), max_tokens=1, truncation="auto"))
     assert threads
     assert threading.current_thread() not in threads

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from ponytail.api.llamacpp_state import PropsFacts, SlotFacts
 from ponytail.config import Config
 from ponytail.engine.kv import KV
 from ponytail.engine.stats import Counters
@@ -60,6 +61,7 @@ class FakeStream:
         self.ended = threading.Event()
         self.n_receives = 0
         self.truncation = None
+        self.warnings: tuple[str, ...] = ()
         self._llm = llm
         self._loop = asyncio.get_running_loop()
         self._batches: asyncio.Queue[list[tuple[int, Event]]] = asyncio.Queue()
@@ -131,6 +133,12 @@ class FakeLLM:
 
     def counters(self) -> dict[str, Any]:
         return msgspec.to_builtins(Counters())  # type: ignore[no-any-return]
+
+    def props(self) -> PropsFacts:
+        return PropsFacts(model=self.name, n_ctx=self.n_ctx, n_parallel=2)
+
+    def slots(self) -> list[SlotFacts]:
+        return [SlotFacts(10, 4, 0, 8)]
 
     def cache(self) -> dict[str, Any]:
         return KV(FakeBackend()).facts()

@@ -38,11 +38,9 @@ from ponytail.types import (
     Failed,
     Finished,
     FinishReason,
-    Reasoning,
     Started,
     Text,
     Timings,
-    ToolCallArgs,
     ToolCallStart,
     Truncation,
     Usage,
@@ -209,6 +207,32 @@ def test_what_was_dropped_is_in_the_reply_and_in_every_chunk() -> None:
     assert all("truncation" not in chunk for chunk in unasked)
 
 
+def test_warnings_are_in_the_reply_and_in_every_chunk() -> None:
+    reply = msgspec.structs.replace(REPLY, warnings=("maxItems 10000 is not held",))
+    for dialect, body, whole in (
+        (ChatCompletions(), HI, ChatCompletion),
+        (Completions(), {"prompt": "x"}, Completion),
+    ):
+        plain = dialect.encoder(reply, dialect.parse(body, LIMITS))
+        value = json.loads(run(plain, [(0, finished())])[-1])
+        assert strict(whole, value, "warnings").warnings == ["maxItems 10000 is not held"]
+        stream = dialect.encoder(reply, dialect.parse({**body, "stream": True}, LIMITS))
+        got = chunks(run(stream, [(0, Text("a")), (0, finished())]))
+        assert [chunk["warnings"] for chunk in got] == [["maxItems 10000 is not held"]] * 2
+    assert b"warnings" not in run(chat(), [(0, finished())])[-1]
+
+
+def test_usage_counts_the_thinking_of_all_choices() -> None:
+    events = [
+        (i, Finished("stop", Usage(5, 0, 9, n_reasoning), TIMINGS))
+        for i, n_reasoning in ((0, 4), (1, 3))
+    ]
+    usage = json.loads(run(chat(n=2), events)[-1])["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 7}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    assert chunks(run(chat(n=2, **options), events))[-1]["usage"] == usage
+
+
 def test_an_empty_answer_is_an_empty_string() -> None:
     events: Events = [(0, Started(10, 0)), (0, finished("length", n_completion=1))]
     assert json.loads(run(chat(), events)[-1])["choices"][0]["message"]["content"] == ""
@@ -220,60 +244,6 @@ def test_no_fingerprint_is_null() -> None:
     encoder = dialect.encoder(Reply("i", 1, "m"), dialect.parse(HI, LIMITS))
     reply = strict(ChatCompletion, json.loads(run(encoder, [(0, finished())])[-1]))
     assert reply.system_fingerprint is None
-
-
-CALLS: Events = [
-    (0, Started(10, 0)),
-    (0, Reasoning("two ")),
-    (0, Reasoning("calls")),
-    (0, ToolCallStart(0, "call_a", "get_time")),
-    (0, ToolCallArgs(0, '{"zone":')),
-    (0, ToolCallArgs(0, ' "é"}')),
-    (0, ToolCallStart(1, "call_b", "get_weather")),
-    (0, ToolCallArgs(1, "{}")),
-    (0, finished("tool_calls")),
-]
-
-
-def test_tool_calls_stream_as_agents_gather_them() -> None:
-    got = chunks(run(chat(stream=True), CALLS))
-    deltas = [strict(ChatCompletionChunk, c, "reasoning_content").choices[0].delta for c in got]
-    raw = [c["choices"][0]["delta"] for c in got]
-    assert raw[3] == {
-        "tool_calls": [
-            {
-                "index": 0,
-                "id": "call_a",
-                "type": "function",
-                "function": {"name": "get_time", "arguments": ""},
-            }
-        ]
-    }
-    assert raw[4] == {"tool_calls": [{"index": 0, "function": {"arguments": '{"zone":'}}]}
-    gathered: dict[int, list[str]] = {}
-    for delta in deltas:
-        for call in delta.tool_calls or []:
-            gathered.setdefault(call.index, []).append(call.function.arguments)
-    assert {k: "".join(v) for k, v in gathered.items()} == {0: '{"zone": "é"}', 1: "{}"}
-    assert "".join(d.get("reasoning_content", "") for d in raw) == "two calls"
-    assert got[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-def test_a_reply_with_calls_can_be_sent_back_as_it_came() -> None:
-    value = json.loads(run(chat(), CALLS)[-1])
-    reply = strict(ChatCompletion, value, "reasoning_content")
-    message = reply.choices[0].message
-    assert message.content is None
-    assert [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls] == [
-        ("call_a", "get_time", '{"zone": "é"}'),
-        ("call_b", "get_weather", "{}"),
-    ]
-    sent_back = [value["choices"][0]["message"], message.model_dump()]
-    request = ChatCompletions().parse({"messages": sent_back}, LIMITS)
-    first, second = request.prompts[0].messages
-    assert first == second
-    assert (first.content, first.reasoning) == ("", "two calls")
-    assert [call.name for call in first.tool_calls] == ["get_time", "get_weather"]
 
 
 def test_a_completion_never_hides_a_tool_call() -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ponytail.api.dialect import Limits
-from ponytail.api.fields import Fields
 from ponytail.api.openai import (
     ChatCompletions,
     Completions,
     encode_error,
-    parse_apply_template,
-    parse_detokenize,
-    parse_tokenize,
 )
-from ponytail.api.openai_fields import CHAT, COMPLETION, INT64_MAX, TABLES
+from ponytail.api.openai_fields import INT64_MAX
 from ponytail.errors import PonytailError, UnknownParameter, UnsupportedContent
 
 LIMITS = Limits(n_vocab=1000, n_ctx=512)
@@ -75,6 +68,15 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"messages": HI, **fields}
 
 
+ASSISTANT = {"role": "assistant", "content": "x"}
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f"}}]
+
+
+def ends(**fields: Any) -> dict[str, Any]:
+    turns = [*HI, {"role": "assistant", **fields}]
+    return {"messages": turns, "continue_final_message": True}
+
+
 # Body, the field an error must name, words its message must hold.
 MALFORMED_CHAT: list[tuple[Any, str | None, str]] = [
     ([], None, "JSON object"),
@@ -95,7 +97,8 @@ MALFORMED_CHAT: list[tuple[Any, str | None, str]] = [
     (turn(content=["x"]), "messages[0].content[0]", "object"),
     (turn(content=True), "messages[0].content", "true"),
     (turn(name=5), "messages[0].name", "string or null"),
-    (turn(prefix=True), "messages[0].prefix", "not supported"),
+    (turn(prefix=True), "messages[0].prefix", "only in one of the assistant"),
+    (turn(prefix="yes"), "messages[0].prefix", "true or false"),
     (part(), "messages[0].content[1].type", "null"),
     (part(type="hologram"), "messages[0].content[1].type", "hologram"),
     (part(type=["text"]), "messages[0].content[1].type", "list"),
@@ -173,12 +176,42 @@ MALFORMED_CHAT: list[tuple[Any, str | None, str]] = [
     (asked(truncation=True), "truncation", "got true"),
     (asked(truncation=["auto"]), "truncation", "got a list of 1"),
     (asked(truncation={"type": "auto"}), "truncation", "got an object"),
-    (asked(echo=True), "echo", "not supported by this server"),
-    (asked(tools="x"), "tools", "not supported yet"),
-    (asked(response_format={"type": "json_object"}), "response_format", "not supported yet"),
-    (asked(response_format={"type": "poem"}), "response_format", "not supported yet"),
-    (asked(tool_choice="required"), "tool_choice", "not supported yet"),
-    (asked(logprobs=True), "logprobs", "not supported yet"),
+    (asked(echo=True), "echo", "not supported here"),
+    (asked(logprobs=1), "logprobs", "true or false"),
+    (asked(logprobs=True, top_logprobs=21), "top_logprobs", "from 0 to 20, got 21"),
+    (asked(top_logprobs=0), "top_logprobs", "only allowed when logprobs is true"),
+    (asked(top_logprobs=2, logprobs=False), "top_logprobs", "only allowed"),
+    (asked(reasoning_format="tags"), "reasoning_format", '"auto" or "deepseek" or "none"'),
+    (asked(thinking_budget=-2), "thinking_budget", "(-1: no limit), got -2"),
+    (asked(thinking_budget=1, reasoning_budget=2), "reasoning_budget", "thinking_budget"),
+    (asked(stop_token_ids=[1000]), "stop_token_ids[0]", "0 to 999"),
+    (asked(stop_token_ids=[1] * 257), "stop_token_ids", "at most 256"),
+    (asked(priority=2**31), "priority", "got 2147483648"),
+    (asked(deadline_s=0), "deadline_s", "above 0"),
+    (asked(deadline_s=86401), "deadline_s", "up to 86400"),
+    (asked(cache_salt=""), "cache_salt", "non-empty"),
+    (asked(cache_salt="x" * 257), "cache_salt", "at most 256"),
+    (asked(unsupported_content="drop"), "unsupported_content", '"placeholder"'),
+    (asked(documents={"a": 1}), "documents", "a list of at most 1024 objects"),
+    (asked(documents=["a"]), "documents[0]", "object"),
+    (asked(continue_final_message=True), "continue_final_message", "of the assistant"),
+    (ends(tool_calls=CALLS, content="x"), "continue_final_message", "without tool calls"),
+    (ends(content=None), "continue_final_message", "some text"),
+    (
+        {**ends(content="x"), "add_generation_prompt": True},
+        "continue_final_message",
+        "add_generation_prompt",
+    ),
+    (
+        asked(messages=[{**ASSISTANT, "prefix": True}, *HI]),
+        "messages[0].prefix",
+        "only in the last message",
+    ),
+    (
+        asked(messages=[*HI, {**ASSISTANT, "prefix": True}], add_generation_prompt=True),
+        "messages[1].prefix",
+        "add_generation_prompt",
+    ),
     (asked(modalities=["text", "audio"]), "modalities", "not supported"),
     (asked(temprature=1), "temprature", "Did you mean temperature?"),
     (asked(prompt="hi"), "prompt", "not a parameter"),
@@ -207,9 +240,17 @@ MALFORMED_COMPLETION: list[tuple[Any, str | None, str]] = [
     ({"prompt": "a", "echo": 1}, "echo", "true or false"),
     ({"prompt": "a", "truncation": "auto"}, "truncation", "A raw prompt has no turns to drop."),
     ({"prompt": "a", "truncation": True}, "truncation", "not supported here"),
-    ({"prompt": "a", "suffix": "b"}, "suffix", "not supported yet"),
-    ({"prompt": "a", "logprobs": 5}, "logprobs", "not supported yet"),
-    ({"prompt": "a", "best_of": 2}, "best_of", "not supported yet"),
+    ({"prompt": "a", "suffix": 5}, "suffix", "a string"),
+    ({"prompt": [1], "suffix": "b"}, "suffix", "needs a prompt of text"),
+    ({"prompt": "a", "suffix": "b", "echo": True}, "suffix", "echo"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", "only when echo is true"),
+    ({"prompt": "a", "n_predict": 0}, "max_tokens", "only when echo is true"),
+    ({"prompt": "a", "max_tokens": -1, "echo": True}, "max_tokens", "got -1"),
+    ({"prompt": "a", "logprobs": True}, "logprobs", "an integer from 0 to 20, or false, got true"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs", "from 0 to 20"),
+    ({"prompt": "a", "best_of": 2}, "best_of", "ask for n and choose"),
+    ({"prompt": "a", "top_logprobs": 2}, "top_logprobs", "not a parameter"),
+    ({"prompt": "a", "tools": []}, "tools", "not a parameter"),
     ({"prompt": "a", "messages": HI}, "messages", "not a parameter"),
 ]
 
@@ -259,59 +300,20 @@ def test_nesting_and_size_break_nothing() -> None:
         deep_list = [deep_list]
     for fields in ({"tools": deep_list}, {"stop": deep_list}, {"logit_bias": deep_list}):
         assert refusal(chat, **fields).status == 400
+    function = {"name": "f", "parameters": deep}
+    for fields, param in (
+        ({"json_schema": deep}, "json_schema"),
+        ({"functions": [function]}, "functions[0].parameters"),
+        ({"tools": [{"function": function}]}, "tools[0].function.parameters"),
+        ({"documents": [deep]}, "documents[0]"),
+        ({"guided_json": "[" * 100_000}, "guided_json"),
+        ({"json_schema": {"minimum": 10**5000}}, "json_schema"),
+        ({"json_schema": {"enum": ["x" * (1 << 20)]}}, "json_schema"),
+    ):
+        assert refusal(chat, **fields).param == param
     error = refused_messages({"role": "tool", "content": deep})
     assert error.param == "messages[0].content"
     error = refused_messages({"role": "tool", "content": {"n": 10**5000}})
     assert error.param == "messages[0].content"
     assert refusal(Completions().parse, {"prompt": deep_list}, LIMITS).param == "prompt[0][0]"
     assert refusal(chat, logit_bias={"9" * 5000: 1}).status == 400
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-MEMBERS = ["role", "content", "type", "text", "tool_calls", "function", "name", "arguments", "id"]
-TURNS = st.recursive(
-    st.sampled_from(["user", "assistant", "tool", "text", "image_url", "function"]) | JSON,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MEMBERS), inner, max_size=5)
-    ),
-    max_leaves=12,
-)
-
-
-def only_pony_errors(parse: Callable[..., Any], body: Any) -> None:
-    with contextlib.suppress(PonytailError):
-        parse(body, LIMITS)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_no_body_raises_anything_but_our_errors(data: st.DataObject) -> None:
-    parse, table, required = data.draw(
-        st.sampled_from(
-            [
-                (ChatCompletions().parse, CHAT, {"messages": HI}),
-                (Completions().parse, COMPLETION, {"prompt": "x"}),
-                (parse_tokenize, TABLES["/v1/tokenize"], {"content": "x"}),
-                (parse_detokenize, TABLES["/v1/detokenize"], {"tokens": [1]}),
-                (parse_apply_template, TABLES["/v1/apply-template"], {"messages": HI}),
-            ]
-        )
-    )
-    assert isinstance(table, Fields)
-    names = st.sampled_from([row.name for row in table]) | st.text(max_size=8)
-    only_pony_errors(parse, data.draw(JSON))
-    only_pony_errors(parse, {**required, **data.draw(st.dictionaries(names, JSON, max_size=3))})
-
-
-@settings(max_examples=150, deadline=None)
-@given(TURNS)
-def test_no_message_raises_anything_but_our_errors(value: Any) -> None:
-    only_pony_errors(ChatCompletions().parse, {"messages": value})
-    only_pony_errors(ChatCompletions().parse, {"messages": [value]})
-    only_pony_errors(Completions().parse, {"prompt": value})

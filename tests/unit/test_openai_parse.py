@@ -11,7 +11,6 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from ponytail.api.dialect import Limits
-from ponytail.api.fields import Field, Integer, Number, Only
 from ponytail.api.openai import (
     ChatCompletions,
     Completions,
@@ -22,19 +21,14 @@ from ponytail.api.openai import (
     parse_detokenize,
     parse_tokenize,
 )
-from ponytail.api.openai_fields import CHAT, COMPLETION, STREAM_OPTIONS, TABLES
-from ponytail.errors import (
-    InvalidRequest,
-    PonytailError,
-    UnsupportedParameter,
-)
+from ponytail.api.openai_fields import CHAT, COMPLETION, STREAM_OPTIONS
+from ponytail.errors import PonytailError
 from ponytail.types import (
     ChatPrompt,
     GenerateRequest,
+    InfillPrompt,
     Message,
     Sampling,
-    TextPrompt,
-    TokenPrompt,
     ToolCall,
 )
 
@@ -61,164 +55,6 @@ def refusal(parse: Callable[..., Any], *args: Any, **fields: Any) -> PonytailErr
     with pytest.raises(PonytailError) as caught:
         parse(*args, **fields)
     return caught.value
-
-
-# One row per honoured parameter: value sent, where it must arrive, as what.
-EFFECTS: dict[str, list[tuple[Any, Callable[[GenerateRequest], Any], Any]]] = {
-    "messages": [
-        (HI, lambda r: r.prompts[0].messages, (Message("user", "hi"),)),
-    ],
-    "prompt": [
-        ("a", lambda r: r.prompts, (TextPrompt("a"),)),
-        (["a", "b"], lambda r: r.prompts, (TextPrompt("a"), TextPrompt("b"))),
-        ([1, 2], lambda r: r.prompts, (TokenPrompt((1, 2)),)),
-        ([[1], [2, 3]], lambda r: r.prompts, (TokenPrompt((1,)), TokenPrompt((2, 3)))),
-    ],
-    "max_tokens": [(7, lambda r: r.max_tokens, 7), (10**9, lambda r: r.max_tokens, 10**9)],
-    "max_completion_tokens": [(7, lambda r: r.max_tokens, 7)],
-    "stop": [
-        ("a", lambda r: r.stop, ("a",)),
-        (["a", "🦙"], lambda r: r.stop, ("a", "🦙")),
-        ([], lambda r: r.stop, ()),
-    ],
-    "n": [(3, lambda r: r.n, 3)],
-    "stream": [(True, lambda r: r.stream, True)],
-    "stream_options": [({}, lambda r: r.include_usage, False)],
-    "temperature": [(0, lambda r: r.sampling.temperature, 0.0)],
-    "top_k": [(5, lambda r: r.sampling.top_k, 5), (-1, lambda r: r.sampling.top_k, 0)],
-    "top_p": [(0.5, lambda r: r.sampling.top_p, 0.5)],
-    "min_p": [(0.5, lambda r: r.sampling.min_p, 0.5)],
-    "typical_p": [(0.5, lambda r: r.sampling.typical_p, 0.5)],
-    "repeat_penalty": [(1.5, lambda r: r.sampling.repeat_penalty, 1.5)],
-    "repeat_last_n": [(-1, lambda r: r.sampling.repeat_last_n, -1)],
-    "presence_penalty": [(-2, lambda r: r.sampling.presence_penalty, -2.0)],
-    "frequency_penalty": [(2, lambda r: r.sampling.frequency_penalty, 2.0)],
-    "dry_multiplier": [(0.8, lambda r: r.sampling.dry_multiplier, 0.8)],
-    "dry_base": [(2, lambda r: r.sampling.dry_base, 2.0)],
-    "dry_allowed_length": [(3, lambda r: r.sampling.dry_allowed_length, 3)],
-    "dry_penalty_last_n": [(99, lambda r: r.sampling.dry_penalty_last_n, 99)],
-    "dry_sequence_breakers": [(["."], lambda r: r.sampling.dry_sequence_breakers, (".",))],
-    "xtc_probability": [(0.5, lambda r: r.sampling.xtc_probability, 0.5)],
-    "xtc_threshold": [(0.2, lambda r: r.sampling.xtc_threshold, 0.2)],
-    "mirostat": [(2, lambda r: r.sampling.mirostat, 2)],
-    "mirostat_tau": [(3, lambda r: r.sampling.mirostat_tau, 3.0)],
-    "mirostat_eta": [(0.2, lambda r: r.sampling.mirostat_eta, 0.2)],
-    "logit_bias": [
-        ({"0": -100, "2": 1.5}, lambda r: r.sampling.logit_bias, ((0, -100.0), (2, 1.5))),
-        ([[5, 1], ["6", False]], lambda r: r.sampling.logit_bias, ((5, 1.0), (6, -INF))),
-    ],
-    "seed": [
-        (42, lambda r: r.sampling.seed, 42),
-        (2**64 - 1, lambda r: r.sampling.seed, 2**64 - 1),
-        (-(2**63), lambda r: r.sampling.seed, -(2**63)),
-        (-1, lambda r: r.sampling.seed, None),
-    ],
-    "truncation": [
-        ("auto", lambda r: r.truncates, True),
-        ("disabled", lambda r: r.truncates, False),
-    ],
-    "deterministic": [(True, lambda r: r.deterministic, True)],
-    "ignore_eos": [(True, lambda r: r.sampling.ignore_eos, True)],
-    "min_tokens": [(4, lambda r: r.sampling.min_tokens, 4)],
-    "chat_template_kwargs": [
-        ({"enable_thinking": False}, lambda r: r.prompts[0].template_kwargs, None),
-    ],
-    "add_generation_prompt": [(False, lambda r: r.prompts[0].add_generation_prompt, False)],
-    "reasoning_effort": [
-        ("low", lambda r: r.prompts[0].template_kwargs, {"reasoning_effort": "low"}),
-    ],
-    "echo": [(True, lambda r: r.echo, True)],
-}
-EFFECTS["chat_template_kwargs"] = [
-    (value, where, value) for value, where, _ in EFFECTS["chat_template_kwargs"]
-]
-ACCEPTED: dict[str, Any] = {
-    "model": "any/name:latest",
-    "user": "u",
-    "metadata": {"a": "b"},
-    "store": True,
-    "service_tier": "auto",
-    "safety_identifier": "s",
-    "prompt_cache_key": "k",
-    "prompt_cache_retention": "24h",
-    "prompt_cache_options": {"mode": "x"},
-    "verbosity": "low",
-    "cache_prompt": False,
-    "parallel_tool_calls": True,
-    "prediction": {"type": "content", "content": "x"},
-}
-ROUTES = [(chat, row) for row in CHAT] + [(completion, row) for row in COMPLETION]
-
-
-def rows(effect: str) -> list[Any]:
-    picked = [(parse, row) for parse, row in ROUTES if row.effect == effect]
-    return [pytest.param(parse, row, id=f"{parse.__name__}-{row.name}") for parse, row in picked]
-
-
-def test_every_row_has_a_check() -> None:
-    by_effect = {e: {r.name for _, r in ROUTES if r.effect == e} for e in ("honoured", "accepted")}
-    assert by_effect == {"honoured": set(EFFECTS), "accepted": set(ACCEPTED)}
-    assert all(row.doc for table in TABLES.values() for row in table)
-
-
-@pytest.mark.parametrize(("parse", "row"), rows("honoured"))
-def test_an_honoured_parameter_arrives(parse: Callable[..., GenerateRequest], row: Field) -> None:
-    for value, where, expected in EFFECTS[row.name]:
-        extra = {"stream": True} if row.name == "stream_options" else {}
-        for name in (row.name, *row.aliases):
-            assert where(parse(**{name: value}, **extra)) == expected, name
-
-
-@pytest.mark.parametrize(("parse", "row"), rows("accepted"))
-def test_an_accepted_parameter_changes_nothing(
-    parse: Callable[..., GenerateRequest], row: Field
-) -> None:
-    assert parse(**{row.name: ACCEPTED[row.name]}) == parse()
-    wrong: Any = 7
-    error = refusal(parse, **{row.name: wrong})
-    assert error.param == row.name
-    assert row.kind.words in error.message
-
-
-@pytest.mark.parametrize(("parse", "row"), rows("refused"))
-def test_a_refused_parameter_is_named(parse: Callable[..., GenerateRequest], row: Field) -> None:
-    wanted: Any = 5 if row.name == "best_of" else [{"type": "function"}]
-    error = refusal(parse, **{row.name: wanted})
-    assert isinstance(error, UnsupportedParameter)
-    assert (error.status, error.param, error.code) == (400, row.name, "unsupported_parameter")
-    assert error.message.startswith(f"{row.name} is not supported")
-    harmless = row.kind.harmless if isinstance(row.kind, Only) else (1,)
-    for value in (None, *harmless):
-        assert parse(**{row.name: value}) == parse()
-
-
-@pytest.mark.parametrize("parse", [chat, completion])
-def test_null_is_the_same_as_absent(parse: Callable[..., GenerateRequest]) -> None:
-    table = CHAT if parse is chat else COMPLETION
-    optional = [row for row in table if not row.required]
-    assert parse(**{row.name: None for row in optional}) == parse()
-
-
-@pytest.mark.parametrize(
-    ("parse", "row"),
-    [
-        pytest.param(parse, row, id=f"{parse.__name__}-{row.name}")
-        for parse, row in ROUTES
-        if isinstance(row.kind, Number | Integer)
-    ],
-)
-def test_numbers_are_numbers_in_range(parse: Callable[..., GenerateRequest], row: Field) -> None:
-    kind = row.kind
-    assert isinstance(kind, Number | Integer)
-    below = kind.low - 2 if row.name in ("top_k", "seed") else kind.low - 1
-    outside = [below, kind.high + 1, kind.high + 0.5, 10**5000, -(10**5000)]
-    if isinstance(kind, Number) and kind.above_low:
-        outside.append(kind.low)
-    for value in [*outside, True, False, "1", [1], {}, float("nan"), INF, -INF]:
-        error = refusal(parse, **{row.name: value})
-        assert isinstance(error, InvalidRequest)
-        assert error.param == row.name
-        assert error.message.startswith(f"{row.name} must be {kind.words}, got ")
 
 
 def test_every_parameter_of_the_official_client_is_known() -> None:
@@ -333,6 +169,97 @@ def test_the_first_form_of_a_call_is_read() -> None:
     call = {"name": "f", "arguments": "{}"}
     (turn,) = messages({"role": "assistant", "content": None, "function_call": call})
     assert turn.tool_calls == (ToolCall("", "f", "{}"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("image_url", "image"),
+        ("input_image", "image"),
+        ("input_audio", "audio"),
+        ("video_url", "video"),
+        ("file", "file"),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+def test_media_can_be_told_of_instead(kind: str, what: str, role: str) -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": kind, kind: {"url": "http://x/y.png"}}]
+    body = {"messages": [{"role": role, "content": parts}], "unsupported_content": "placeholder"}
+    for prompt in (
+        ChatCompletions().parse(body, LIMITS).prompts[0],
+        parse_apply_template(body, LIMITS),
+    ):
+        assert isinstance(prompt, ChatPrompt)
+        content = f"look\n[{what} omitted: this model reads text only]"
+        assert prompt.messages[0].content == content
+
+
+def test_an_earlier_spoken_answer_can_be_told_of() -> None:
+    turns = [{"role": "assistant", "content": text, "audio": {"id": "a"}} for text in (None, "x")]
+    request = chat(messages=turns, unsupported_content="placeholder")
+    omitted = "[audio omitted: this model reads text only]"
+    assert isinstance(request.prompts[0], ChatPrompt)
+    assert [m.content for m in request.prompts[0].messages] == [omitted, f"x\n{omitted}"]
+
+
+def test_unknown_parts_are_never_told_of() -> None:
+    turns = [{"role": "user", "content": [{"type": "hologram"}]}]
+    error = refusal(chat, messages=turns, unsupported_content="placeholder")
+    assert error.param == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize(
+    ("last", "fields"),
+    [
+        ({"prefix": True}, {}),
+        ({}, {"continue_final_message": True}),
+        ({"prefix": True}, {"continue_final_message": True, "add_generation_prompt": False}),
+    ],
+)
+def test_the_answer_goes_on_with_the_last_message(
+    last: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    turns = [*HI, {"role": "assistant", "content": "Once", **last}]
+    (prompt,) = chat(messages=turns, **fields).prompts
+    assert isinstance(prompt, ChatPrompt)
+    assert (prompt.continues, prompt.add_generation_prompt) == (True, False)
+    assert prompt.messages[-1] == Message("assistant", "Once")
+    (as_ever,) = chat(
+        messages=[*HI, {"role": "assistant", "content": "Once", "prefix": False}]
+    ).prompts
+    assert isinstance(as_ever, ChatPrompt)
+    assert (as_ever.continues, as_ever.add_generation_prompt) == (False, True)
+
+
+def test_a_prompt_alone_can_be_asked_for() -> None:
+    request = completion(max_tokens=0, echo=True, logprobs=1)
+    assert (request.max_tokens, request.echo, request.n_logprobs) == (0, True, 1)
+    assert completion(logprobs=False).n_logprobs is None
+
+
+def test_only_a_chat_is_split() -> None:
+    assert chat().splits_reasoning
+    assert chat(reasoning_format="deepseek") == chat(reasoning_format="auto") == chat()
+    assert not completion().splits_reasoning
+
+
+def test_every_prompt_gets_the_suffix() -> None:
+    infills = (InfillPrompt("a", "c"), InfillPrompt("b", "c"))
+    assert completion(prompt=["a", "b"], suffix="c").prompts == infills
+    assert completion(prompt=[1], suffix="").prompts == completion(prompt=[1]).prompts
+
+
+def test_documents_and_kwargs_reach_the_template_together() -> None:
+    request = chat(documents=[{"text": "t"}], reasoning_effort="low", chat_template_kwargs={"a": 1})
+    (prompt,) = request.prompts
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.template_kwargs == {
+        "reasoning_effort": "low",
+        "documents": [{"text": "t"}],
+        "a": 1,
+    }
+    assert chat(documents=[]) == chat()
+    assert refusal(chat, chat_template_kwargs={"documents": []}).status == 400
 
 
 def test_tokenize_reads_what_clients_send() -> None:

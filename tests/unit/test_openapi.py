@@ -12,8 +12,9 @@ import pytest
 from ponytail.api import support_table
 from ponytail.api.dialect import Limits
 from ponytail.api.fields import Field, Integer, Number
-from ponytail.api.openai_fields import STREAM_OPTIONS, TABLES
+from ponytail.api.openai_messages import ROLES
 from ponytail.api.openapi import encode_openapi, openapi
+from ponytail.api.tables import TABLES
 from ponytail.errors import InvalidRequest
 from ponytail.types import Sampling
 
@@ -21,16 +22,12 @@ LIMITS = Limits(n_vocab=1000, n_ctx=512)
 METHODS = ("get", "post")
 DOCUMENT = openapi()
 ROUTES = {
-    "/v1/chat/completions",
-    "/v1/completions",
+    *TABLES,
     "/v1/models",
     "/v1/models/{id}",
     "/health",
     "/metrics",
     "/v1/cache",
-    "/v1/tokenize",
-    "/v1/detokenize",
-    "/v1/apply-template",
     "/openapi.json",
 }
 
@@ -149,4 +146,13 @@ def test_docs_name_every_parameter() -> None:
             assert all(f"`{alias}`" in line for alias in row.aliases)
             # A pipe in a cell would shift the columns.
             assert line.count("|") == 6
-    assert all(f"| `{row.name}`" in page for row in STREAM_OPTIONS)
+    for title, table in support_table.NESTED.items():
+        _, _, section = page.partition(f"\n## Members of {title}\n")
+        assert all(f"| `{row.name}`" in section for row in table)
+
+
+def test_every_role_is_described() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    told = schemas["Message"]["anyOf"][0]
+    turns = (told, schemas["AssistantMessage"], schemas["ToolMessage"])
+    assert {role for turn in turns for role in turn["properties"]["role"]["enum"]} == set(ROLES)
