@@ -19,6 +19,26 @@ from ponytail.setting import PREFIX, Amount, Setting, parse
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 FlashAttn = Literal["auto", "on", "off"]
 KVLayout = Literal["auto", "shared", "split"]
+ToolFormat = Literal[
+    "harmony",
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "kimi",
+    "mistral-args",
+    "mistral",
+    "command-r7b",
+    "command-r",
+    "function-gemma",
+    "gemma",
+    "granite",
+    "phi",
+    "qwen3-coder",
+    "glm",
+    "hermes",
+    "pythonic",
+    "llama3-json",
+    "generic",
+]
 
 COMMAND_LINE = "the command line"
 
@@ -57,7 +77,7 @@ class Config:
     max_queue: int | None = None
     keep_alive_interval: float = 10.0
     chat_template_file: Path | None = None
-    tool_format: str | None = None
+    tool_format: ToolFormat | None = None
     verbose: bool = False
 
     @classmethod
@@ -247,8 +267,9 @@ _ROWS = (
     Setting("chat_template_file", "path", "Jinja chat template to use instead of the model's own."),
     Setting(
         "tool_format",
-        "text",
-        "How the model writes tool calls (hermes, llama3, mistral, …); auto: its template tells.",
+        "choice",
+        "How the model writes tool calls; auto: its chat template tells.",
+        choices=get_args(ToolFormat),
         unset=_AUTO,
     ),
     Setting("verbose", "switch", "Say more, and show tracebacks.", short="v"),

@@ -23,8 +23,8 @@ from ponytail.llama.model import Model
 from ponytail.machine import Threads, available_memory, usable_threads
 from ponytail.sizing import Sizing, Wish, choose, ram_bytes
 from ponytail.text.output import PieceTable
-from ponytail.text.template import ChatTemplate
-from ponytail.text.toolcalls import instructions
+from ponytail.text.template import ChatTemplate, Instructions
+from ponytail.text.toolcalls import GENERIC, by_name, instructions
 from ponytail.types import ToolUse
 
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def build(
         model=model,
         context=context,
         engine=engine,
-        template=_template(model, header, template_text),
+        template=_template(model, header, template_text, config.tool_format),
         pieces=PieceTable(model.token_bytes),
         sizing=sizing,
         facts=facts,
@@ -208,20 +208,31 @@ def _template_file(config: Config) -> str | None:
         raise BadConfig(f"--chat-template-file {path}: {error}") from error
 
 
-def _tool_instructions(use: ToolUse) -> str:
+def _tool_instructions(tool_format: str | None) -> Instructions:
     """What a model whose template knows no tools is told of them."""
-    is_required = use.mode == "required"
-    return instructions(use.tools, is_required=is_required, is_parallel=use.is_parallel)
+    example = (by_name(tool_format) if tool_format else GENERIC).example
+
+    def told(use: ToolUse) -> str:
+        return instructions(
+            use.tools,
+            example=example,
+            is_required=use.mode == "required",
+            is_parallel=use.is_parallel,
+        )
+
+    return told
 
 
-def _template(model: Model, header: GGUFHeader, text: str | None) -> ChatTemplate:
+def _template(
+    model: Model, header: GGUFHeader, text: str | None, tool_format: str | None
+) -> ChatTemplate:
     return ChatTemplate(
         header.chat_template if text is None else text,
         special_tokens=model.control_texts,
         bos=model.token_text(model.bos_id),
         eos=model.token_text(model.eos_id),
         named={} if text is not None else header.chat_templates,
-        instructions=_tool_instructions,
+        instructions=_tool_instructions(tool_format),
     )
 
 

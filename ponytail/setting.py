@@ -87,7 +87,7 @@ class Setting:
         """The values it takes, in words; empty when any will do."""
         words = " or ".join(self.unset)
         if self.kind == "choice":
-            return ", ".join(self.choices)
+            return ", ".join((*self.unset, *self.choices))
         if self.kind == "switch":
             return "1, true, yes, on, 0, false, no or off"
         if self.kind in ("size", "amount"):

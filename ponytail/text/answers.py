@@ -7,6 +7,7 @@ guide that its tokens follow.  Must not know llama.cpp or the engine.  Any threa
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -74,7 +75,7 @@ class Answers:
         self._template = template
         self._tool_format = tool_format
         self._grammars = Grammars(vocabulary)
-        # What the model thinks in; None where it has no tags.
+        # What the answer's first text may open; None where channels tell thinking apart.
         self.tags: Tags | None = find_tags(template.source, vocabulary.control_ids)
         self._plain = PieceTable(vocabulary.token_bytes)
         tags = (self.tags.open, self.tags.close) if self.tags else ()
@@ -117,8 +118,12 @@ class Answers:
         answer = None if constraint is None else self._grammars.constraint(constraint)
         if use is None or use.mode == "none":
             sampling = request.sampling if use is None else self._without_calls(request.sampling)
-            whole = None if answer is None else self._final(answer, constraint)
             covers = constraint is not None and self._covers_thinking(constraint)
+            whole = answer
+            if answer is not None and not covers:
+                whole = self._after_thinking(
+                    f"{self._before_answer} @answer", request, answer=answer
+                )
             return Plan(self, request, sampling, whole=whole, covers_thinking=covers)
         tools, warnings = self._fit_tools(use)
         plan = Plan(self, request, request.sampling, tools=use.tools, warnings=tuple(warnings))
@@ -129,10 +134,12 @@ class Answers:
         is_many = use.is_parallel and call_format.repeats
         calls = f"@call{{1,{_N_CALLS_MAX}}}" if is_many else "@call"
         if use.mode == "required":
-            return changed(plan, whole=self._grammars.joined(calls, {"call": call}, "tools"))
-        if answer is not None and constraint is not None:
-            parts = {"call": call, "answer": self._final(answer, constraint)}
-            return changed(plan, whole=self._grammars.joined(f"{calls} | @answer", parts, "tools"))
+            return changed(plan, whole=self._after_thinking(calls, request, call=call))
+        if answer is not None:
+            start = f"({calls} | {self._before_answer} @answer)"
+            return changed(
+                plan, whole=self._after_thinking(start, request, call=call, answer=answer)
+            )
         triggers = call_format.triggers_for(tools)
         return changed(plan, calls=Calls(triggers, call.matcher, is_many))
 
@@ -154,26 +161,48 @@ class Answers:
             fit.append(changed(tool, parameters=schema))
         return tuple(fit), warnings
 
-    def _final(self, answer: Compiled, constraint: Constraint | None) -> Compiled:
-        """The answer where the format puts it into a channel of its own."""
-        is_text = constraint is not None and not self._covers_thinking(constraint)
-        if not is_text or self.tags is not None or not self._has_channels:
-            return answer
-        spell = self._grammars.spell
-        start = f'{spell("<|channel|>")} "final" {spell("<|message|>")} @answer'
-        param = constraint.param if constraint is not None else "response_format"
-        return self._grammars.joined(start, {"answer": answer}, param)
+    def _after_thinking(self, start: str, request: GenerateRequest, **parts: Compiled) -> Compiled:
+        """`start` over these parts; before it the thinking that the grammar itself must take."""
+        rules = [f"start: {start}"]
+        tags, n_max = self._channel_tags, request.n_thinking_max
+        if tags is not None and n_max != 0:
+            bound = "" if n_max is None else f"[max_tokens={n_max}]"
+            opened, closed = self._spelled(tags.open), self._spelled(tags.close)
+            rules[0] = f"start: ({opened} thought {closed})? {start}"
+            rules.append(f"thought{bound}: /(?s:.*)/")
+        elif len(parts) == 1 and start.strip() == f"@{next(iter(parts))}":
+            return next(iter(parts.values()))
+        return self._grammars.joined("\n".join(rules), parts, "tools")
+
+    @property
+    def _before_answer(self) -> str:
+        """Lark terms for what an answer begins with."""
+        return self._spelled(self._channels.before_answer) if self._channels else ""
+
+    def _spelled(self, text: str) -> str:
+        """Lark terms for text with markers in it."""
+        pieces = re.split(f"({'|'.join(map(re.escape, sorted(self.call_format.markers)))})", text)
+        return " ".join(self._grammars.spell(piece) for piece in pieces if piece)
+
+    @property
+    def _channel_tags(self) -> Tags | None:
+        return None if self._channels is None else self._channels.thinking
 
     @cached_property
-    def _has_channels(self) -> bool:
-        return self._template.source is not None and detect(self._template.source).splits_reasoning
+    def _channels(self) -> CallFormat | None:
+        """The format of a model that tells thinking apart by channels."""
+        if self.tags is not None:
+            return None
+        found = detect(self._template.source)
+        return found if found.thinking is not None else None
 
     def _covers_thinking(self, constraint: Constraint) -> bool:
         """A pattern in which the tag that ends thinking occurs is for all of the output."""
-        if isinstance(constraint, JsonSchema) or self.tags is None:
+        tags = self.tags or self._channel_tags
+        if isinstance(constraint, JsonSchema) or tags is None:
             return False
         told = msgspec.json.encode(constraint).decode()
-        return self.tags.close in told
+        return tags.close in told
 
     def _without_calls(self, sampling: Sampling) -> Sampling:
         """Nothing that begins a call, where that is a token of its own."""
@@ -192,9 +221,9 @@ class Answers:
         reasoning = None
         if request.splits_reasoning and self.tags is not None:
             reasoning = ReasoningSplitter(self.tags, is_open=is_open)
-        has_parser = bool(plan.tools) or (self._has_channels and request.splits_reasoning)
+        has_parser = bool(plan.tools) or (self._channels is not None and request.splits_reasoning)
         return Output(
-            self._shown_with_calls if has_parser else self._shown,
+            self._shown_with_calls if has_parser or self._channels is not None else self._shown,
             request.stop,
             n_unstoppable,
             reasoning=reasoning,
@@ -205,24 +234,30 @@ class Answers:
         n_max = plan.request.n_thinking_max if is_chat else None
         if plan.whole is None and plan.calls is None and n_max is None:
             return None
-        pieces = self._shown_with_calls if plan.tools else self._shown
-        thinks = is_chat and self.tags is not None and not plan.covers_thinking
+        is_shown = bool(plan.tools) or self._channels is not None
         return Guide(
-            pieces.token_bytes,
-            thinking=self._thinking(is_open, n_max) if thinks else None,
+            (self._shown_with_calls if is_shown else self._shown).token_bytes,
+            thinking=self._thinking(plan, is_open, n_max) if is_chat else None,
             matcher=None if plan.whole is None else plan.whole.matcher(),
             calls=plan.calls,
         )
 
-    def _thinking(self, is_open: bool, n_max: int | None) -> Thinking:
-        assert self.tags is not None, "asked only of models that think in tags"
-        return Thinking(
-            self.tags,
-            is_open,
-            closing=tuple(self._vocabulary.tokenize_inside(f"\n{self.tags.close}\n\n")),
-            n_max=n_max,
-            open_id=self._vocabulary.control_ids.get(self.tags.open),
-        )
+    def _thinking(self, plan: Plan, is_open: bool, n_max: int | None) -> Thinking | None:
+        if plan.covers_thinking:
+            return None
+        if self.tags is not None:
+            return Thinking(
+                self.tags,
+                is_open,
+                closing=tuple(self._vocabulary.tokenize_inside(f"\n{self.tags.close}\n\n")),
+                n_max=n_max,
+                open_id=self._vocabulary.control_ids.get(self.tags.open),
+            )
+        tags = self._channel_tags
+        if tags is None or plan.whole is not None:
+            return None  # a whole grammar has the channels in it
+        closing = tuple(self._vocabulary.tokenize_inside(tags.close))
+        return Thinking(tags, is_open=False, closing=closing, n_max=n_max)
 
 
 def _tool_use(request: GenerateRequest) -> ToolUse | None:

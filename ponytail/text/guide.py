@@ -80,6 +80,7 @@ class Guide:
         self._may_think = thinking is not None
         self._n_thought = 0
         self._forced: list[int] = []
+        self._head = b""
         self._tail = b""
         self._n_tail = max(
             [len(t.text.encode()) for t in (calls.triggers if calls else ())]
@@ -104,7 +105,7 @@ class Guide:
     @property
     def extra(self) -> int | None:
         """A token that may come although the mask has it not: the tag that opens thinking."""
-        if self._may_think and self._is_start and self._thinking is not None:
+        if self._may_think and self._thinking is not None:
             return self._thinking.open_id
         return None
 
@@ -130,7 +131,7 @@ class Guide:
                 self._begin_answer()
         elif self._is_thinking:
             self._think(token_id)
-        elif self._is_start and self._opens_thinking(token_id):
+        elif self._may_think and self._opens_thinking(token_id):
             self._is_thinking, self._tail = True, b""
             self._limit_thinking()
         elif self._matcher is not None:
@@ -141,21 +142,15 @@ class Guide:
 
     def _opens_thinking(self, token_id: int) -> bool:
         thinking = self._thinking
-        if thinking is None or not self._may_think:
-            return False
+        assert thinking is not None, "without it nothing may be thought"
         if token_id == thinking.open_id:
             return True
-        if self._matcher is not None:
-            return False
-        text = self._tail + self._token_bytes(token_id)
-        begun = text.lstrip()
+        self._head += self._token_bytes(token_id)
+        begun = self._head.lstrip()
         open_tag = thinking.tags.open.encode()
-        if begun.startswith(open_tag):
-            return True
-        self._may_think = open_tag.startswith(begun)
-        if self._calls is None:
-            self._tail = text
-        return False
+        # Under a grammar only a tag that is one token may come before it.
+        self._may_think = self._matcher is None and open_tag.startswith(begun)
+        return self._matcher is None and begun.startswith(open_tag)
 
     def _think(self, token_id: int) -> None:
         assert self._thinking is not None

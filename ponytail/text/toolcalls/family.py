@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ponytail.text.thinking import Tags
 from ponytail.text.toolcalls.answer import Reading, StreamParser
 from ponytail.text.toolcalls.lark import Rules
 from ponytail.text.toolcalls.seam import CallParser, NewId, Spell, Trigger, new_call_id
@@ -18,16 +19,19 @@ from ponytail.types import Tool
 class Family:
     """`block` writes the rules of one block and returns its term; its last argument says
     whether several calls may stand in it.  `shows` tells from a chat template's source
-    whether it is of this family.  `openings` are the triggers' texts."""
+    whether it is of this family.  `openings` are the triggers' texts.  The rest is told at
+    `CallFormat`."""
 
     name: str
+    example: str
     reading: Callable[[Sequence[Tool]], Reading]
     block: Callable[[Rules, Sequence[Tool], bool], str]
     shows: Callable[[str], bool]
     openings: Callable[[Sequence[Tool]], tuple[Trigger, ...]]
     markers: frozenset[str] = frozenset()
     repeats: bool = True
-    splits_reasoning: bool = False
+    thinking: Tags | None = None
+    before_answer: str = ""
 
     def triggers_for(self, tools: Sequence[Tool]) -> tuple[Trigger, ...]:
         """What a block may begin with."""

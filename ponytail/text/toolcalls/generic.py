@@ -15,7 +15,9 @@ from ponytail.types import Tool
 GENERIC = replace(HERMES, name="generic", shows=lambda template: False)
 
 
-def instructions(tools: Sequence[Tool], *, is_required: bool, is_parallel: bool) -> str:
+def instructions(
+    tools: Sequence[Tool], *, example: str, is_required: bool, is_parallel: bool
+) -> str:
     """The system text: the tools, one JSON object a line, and how to call one."""
     when = "Call a tool to answer." if is_required else "Call a tool when it helps to answer."
     many = "You may call several, one after another." if is_parallel else "Call at most one."
@@ -24,12 +26,23 @@ def instructions(tools: Sequence[Tool], *, is_required: bool, is_parallel: bool)
             "You can call these tools:",
             *(json.dumps(_told(tool), ensure_ascii=False) for tool in tools),
             f"{when} {many} To call one, write nothing but:",
-            "<tool_call>",
-            '{"name": "<its name>", "arguments": {<its arguments>}}',
-            "</tool_call>",
+            _explained(example),
             "The result comes in <tool_response> tags.",
         ]
     )
+
+
+def _explained(example: str) -> str:
+    """The example in words that a model takes for what they stand for."""
+    words = {
+        "ARGUMENTS": "{<its arguments>}",
+        "NAME": "<its name>",
+        "PARAMETER": "<a parameter>",
+        "VALUE": "<its value>",
+    }
+    for word, meaning in words.items():
+        example = example.replace(word, meaning)
+    return example
 
 
 def _told(tool: Tool) -> dict[str, object]:

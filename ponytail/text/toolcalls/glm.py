@@ -74,6 +74,7 @@ def _call(rules: Rules, tool: Tool) -> str:
 
 GLM = Family(
     name="glm",
+    example="<tool_call>NAME\n<arg_key>PARAMETER</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>",
     reading=_read,
     block=_block,
     shows=lambda template: _KEY in template and _VALUE in template,

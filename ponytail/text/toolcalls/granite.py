@@ -35,6 +35,7 @@ def _shows(template: str) -> bool:
 
 GRANITE = Family(
     name="granite",
+    example='<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]',
     reading=_read,
     block=_block,
     shows=_shows,

@@ -38,6 +38,7 @@ def _shows(template: str) -> bool:
 
 HERMES = Family(
     name="hermes",
+    example='<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
     reading=read_tagged,
     block=tagged_block,
     shows=_shows,

@@ -63,28 +63,34 @@ class Rules:
         return self.json({"type": "object", **tool.parameters})
 
     def calls(
-        self, tools: Sequence[Tool], arguments_key: str, *, may_say_type: bool = False
+        self,
+        tools: Sequence[Tool],
+        arguments_key: str,
+        *,
+        name_key: str = "name",
+        first: tuple[str, Any] | None = None,
     ) -> str:
-        """A call of one of the tools: `{"name": "f", "arguments": {...}}`."""
-        space = self.space()
-        head = (
-            f'"{{" {space} {self._member("type", "function")}? {space}' if may_say_type else '"{"'
-        )
-        return self.rule(either([self._call(tool, arguments_key, head) for tool in tools]))
+        """A call of one of the tools: `{"name": "f", "arguments": {...}}`.
 
-    def _call(self, tool: Tool, arguments_key: str, head: str) -> str:
+        `first` is a member (key, schema of its value) that may stand before the name.
+        """
         space = self.space()
-        return self.rule(
-            f"{head} {space} {self._member('name', tool.name)} {space} "
-            f'{literal(encode(arguments_key))} {space} ":" {space} '
-            f'{self.arguments(tool)} {space} "}}"'
-        )
+        head = '"{"'
+        if first is not None:
+            head += f" {space} {self._member(first[0], self.json(first[1]))}?"
+        calls = []
+        for tool in tools:
+            name = self._member(name_key, literal(encode(tool.name)))
+            arguments = (
+                f'{literal(encode(arguments_key))} {space} ":" {space} {self.arguments(tool)}'
+            )
+            calls.append(self.rule(f'{head} {space} {name} {space} {arguments} {space} "}}"'))
+        return self.rule(either(calls))
 
     def _member(self, key: str, value: str) -> str:
-        """`"key": "value",`."""
+        """`"key": value,`; the value is a term."""
         space = self.space()
-        key_term, value_term = literal(encode(key)), literal(encode(value))
-        return f'({key_term} {space} ":" {space} {value_term} {space} ",")'
+        return f'({literal(encode(key))} {space} ":" {space} {value} {space} ",")'
 
     def listed(self, call: str, *, is_parallel: bool) -> str:
         """`[call]`, or several."""

@@ -71,7 +71,7 @@ def _triggers(tools: Sequence[Tool]) -> tuple[Trigger, ...]:
 
 
 def _block(rules: Rules, tools: Sequence[Tool], is_parallel: bool) -> str:
-    call = rules.calls(tools, "parameters", may_say_type=True)
+    call = rules.calls(tools, "parameters", first=("type", {"const": "function"}))
     space = rules.space()
     more = f'(";" {space} {call})*' if is_parallel else ""
     return f"{rules.marker(_TAG)}? {call} {more}"
@@ -84,6 +84,7 @@ def _shows(template: str) -> bool:
 
 LLAMA_JSON = Family(
     name="llama3-json",
+    example='{"name": "NAME", "parameters": ARGUMENTS}',
     reading=_read,
     block=_block,
     shows=_shows,

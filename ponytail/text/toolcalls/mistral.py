@@ -68,6 +68,7 @@ def _named_block(rules: Rules, tools: Sequence[Tool], is_parallel: bool) -> str:
 
 MISTRAL = Family(
     name="mistral",
+    example='[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]',
     reading=_read,
     block=_list_block,
     shows=lambda template: _OPEN in template and _ARGS not in template,
@@ -77,6 +78,7 @@ MISTRAL = Family(
 )
 MISTRAL_ARGS = Family(
     name="mistral-args",
+    example="[TOOL_CALLS]NAME[ARGS]ARGUMENTS",
     reading=_read,
     block=_named_block,
     shows=lambda template: _OPEN in template and _ARGS in template,

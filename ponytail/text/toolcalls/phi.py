@@ -50,6 +50,7 @@ def _shows(template: str) -> bool:
 
 PHI = Family(
     name="phi",
+    example='<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>',
     reading=_read,
     block=_block,
     shows=_shows,

@@ -77,6 +77,7 @@ def _shows(template: str) -> bool:
 
 PYTHONIC = Family(
     name="pythonic",
+    example="[NAME(PARAMETER=VALUE)]",
     reading=_read,
     block=_block,
     shows=_shows,

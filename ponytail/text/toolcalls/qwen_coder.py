@@ -8,7 +8,8 @@
     </function>
     </tool_call>
 
-The outer tags may be missing.  One line break on either side of a value is no part of it.
+The outer tags may be missing; Seed-OSS writes `<seed:tool_call>` for them.  One line break
+on either side of a value is no part of it.
 Source: the chat template and tool parser of Qwen3-Coder.  Pure.
 """
 
@@ -28,7 +29,9 @@ from ponytail.types import Tool
 
 _FUNCTION, _END_FUNCTION = "<function=", "</function>"
 _PARAMETER, _END_PARAMETER = "<parameter=", "</parameter>"
-_INSIDE = (_PARAMETER, _END_FUNCTION, CLOSE)
+_SEED, _END_SEED = "<seed:tool_call>", "</seed:tool_call>"
+_OUTER, _END_OUTER = (OPEN, _SEED), (CLOSE, _END_SEED)
+_INSIDE = (_PARAMETER, _END_FUNCTION, *_END_OUTER)
 
 
 def _read(tools: Sequence[Tool]) -> Reading:
@@ -36,15 +39,15 @@ def _read(tools: Sequence[Tool]) -> Reading:
 
     def read(source: Source, answer: Answer) -> Steps[None]:
         awaited: tuple[str, ...] = ()
-        while stop := (yield from pass_text(source, (OPEN, _FUNCTION, *awaited), answer.text)):
+        while stop := (yield from pass_text(source, (*_OUTER, _FUNCTION, *awaited), answer.text)):
             awaited = ()
             markup = stop
-            if stop == OPEN:
-                markup = OPEN + (yield from source.skip_space())
+            if stop in _OUTER:
+                markup = stop + (yield from source.skip_space())
                 markup += yield from source.skip_any((_FUNCTION,))
             if markup.endswith(_FUNCTION):
                 awaited = yield from _read_function(source, answer, known, markup)
-            elif stop != CLOSE and (yield from source.peek()):
+            elif stop not in _END_OUTER and (yield from source.peek()):
                 answer.text(markup)
 
     return read
@@ -72,7 +75,7 @@ def _read_function(
             arguments.member(key, parameters.json_of_text(key, value))
     if tag:
         arguments.close()
-    return (CLOSE,) if tag == _END_FUNCTION else ()
+    return _END_OUTER if tag == _END_FUNCTION else ()
 
 
 def _block(rules: Rules, tools: Sequence[Tool], is_parallel: bool) -> str:
@@ -97,9 +100,11 @@ def _function(rules: Rules, tool: Tool) -> str:
 
 QWEN_CODER = Family(
     name="qwen3-coder",
+    example="<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nVALUE\n</parameter>\n"
+    "</function>\n</tool_call>",
     reading=_read,
     block=_block,
     shows=lambda template: _FUNCTION in template and _PARAMETER in template,
     openings=opened_by(OPEN, _FUNCTION),
-    markers=frozenset({OPEN, CLOSE, _FUNCTION, _END_FUNCTION, _PARAMETER, _END_PARAMETER}),
+    markers=frozenset({*_OUTER, *_END_OUTER, _FUNCTION, _END_FUNCTION, _PARAMETER, _END_PARAMETER}),
 )

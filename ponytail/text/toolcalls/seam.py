@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from ponytail.text.thinking import Tags
 from ponytail.types import Event, Tool
 
 Spell: TypeAlias = Callable[[str], str]
@@ -66,8 +67,19 @@ class CallFormat(Protocol):
         ...
 
     @property
-    def splits_reasoning(self) -> bool:
-        """Whether the parser itself tells thinking apart."""
+    def example(self) -> str:
+        """A call as a model is shown it: NAME and ARGUMENTS, or PARAMETER and VALUE, stand in it
+        for what they say."""
+        ...
+
+    @property
+    def thinking(self) -> Tags | None:
+        """What the model thinks between, where the parser itself tells thinking apart."""
+        ...
+
+    @property
+    def before_answer(self) -> str:
+        """Markup without which an answer is none, where there is some."""
         ...
 
     def triggers_for(self, tools: Sequence[Tool]) -> tuple[Trigger, ...]:

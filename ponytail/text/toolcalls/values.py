@@ -80,10 +80,6 @@ def parameters_by_tool(tools: Sequence[Tool]) -> dict[str, Parameters]:
     return {tool.name: Parameters(tool) for tool in tools}
 
 
-NO_PARAMETERS = Parameters(None)
-"""Of a tool that is not known: any name, any type."""
-
-
 def _list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -146,3 +142,7 @@ def _type_of(text: str) -> str | None:
 
 def _refuse(word: str) -> None:
     raise ValueError(word)
+
+
+NO_PARAMETERS = Parameters(None)
+"""Of a tool that is not known: any name, any type."""

@@ -31,6 +31,9 @@ class SmallVocabulary:
         return list(text.encode())
 
 
+_CONTROL_TEXTS = {token_id: text for text, token_id in SmallVocabulary.control_ids.items()}
+
+
 def allowed(compiled: Compiled, text: str) -> bool:
     """Whether the grammar takes the text and may end there."""
     matcher = compiled.matcher()
@@ -54,5 +57,5 @@ def walk(compiled: Compiled, seed: int, n_max: int = 4000) -> str | None:
         if pick in vocabulary.eog_ids:
             return data.decode()
         assert matcher.consume(pick), "what the mask allows is taken"
-        data += vocabulary.token_bytes(pick)
+        data += _CONTROL_TEXTS.get(pick, "").encode() or vocabulary.token_bytes(pick)
     return None
