@@ -120,10 +120,9 @@ class Answers:
             sampling = request.sampling if use is None else self._without_calls(request.sampling)
             covers = constraint is not None and self._covers_thinking(constraint)
             whole = answer
-            if answer is not None and not covers:
-                whole = self._after_thinking(
-                    f"{self._before_answer} @answer", request, answer=answer
-                )
+            if answer is not None and not covers and _begins_turn(request):
+                start = f"{self._before_answer} @answer"
+                whole = self._after_thinking(start, request, answer=answer)
             return Plan(self, request, sampling, whole=whole, covers_thinking=covers)
         tools, warnings = self._fit_tools(use)
         plan = Plan(self, request, request.sampling, tools=use.tools, warnings=tuple(warnings))
@@ -163,12 +162,12 @@ class Answers:
 
     def _after_thinking(self, start: str, request: GenerateRequest, **parts: Compiled) -> Compiled:
         """`start` over these parts; before it the thinking that the grammar itself must take."""
-        rules = [f"start: {start}"]
+        rules = [start]
         tags, n_max = self._channel_tags, request.n_thinking_max
         if tags is not None and n_max != 0:
             bound = "" if n_max is None else f"[max_tokens={n_max}]"
             opened, closed = self._spelled(tags.open), self._spelled(tags.close)
-            rules[0] = f"start: ({opened} thought {closed})? {start}"
+            rules[0] = f"({opened} thought {closed})? {start}"
             rules.append(f"thought{bound}: /(?s:.*)/")
         elif len(parts) == 1 and start.strip() == f"@{next(iter(parts))}":
             return next(iter(parts.values()))
@@ -266,6 +265,11 @@ def _tool_use(request: GenerateRequest) -> ToolUse | None:
         if isinstance(prompt, ChatPrompt) and prompt.tool_use is not None:
             return prompt.tool_use if prompt.tool_use.tools else None
     return None
+
+
+def _begins_turn(request: GenerateRequest) -> bool:
+    """Whether answers are turns of their own, not the rest of a text or of a turn."""
+    return all(isinstance(one, ChatPrompt) and not one.continues for one in request.prompts)
 
 
 def echoed(output: Output, text: str, ids: Sequence[int], scores: Sequence[Scores]) -> Text:
