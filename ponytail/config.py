@@ -39,6 +39,7 @@ ToolFormat = Literal[
     "llama3-json",
     "generic",
 ]
+PoolingKind = Literal["mean", "cls", "last", "rank"]
 
 COMMAND_LINE = "the command line"
 
@@ -78,6 +79,8 @@ class Config:
     keep_alive_interval: float = 10.0
     chat_template_file: Path | None = None
     tool_format: ToolFormat | None = None
+    embeddings: bool = False
+    pooling: PoolingKind | None = None
     verbose: bool = False
 
     @classmethod
@@ -270,6 +273,19 @@ _ROWS = (
         "choice",
         "How the model writes tool calls; auto: its chat template tells.",
         choices=get_args(ToolFormat),
+        unset=_AUTO,
+    ),
+    Setting(
+        "embeddings",
+        "switch",
+        "Serve /v1/embeddings too; on by itself for models made for embedding or ranking.",
+    ),
+    Setting(
+        "pooling",
+        "choice",
+        "What a text's vector is made of: all its tokens, the first, the last, or the head that "
+        "ranks; auto: the model says, else mean.",
+        choices=get_args(PoolingKind),
         unset=_AUTO,
     ),
     Setting("verbose", "switch", "Say more, and show tracebacks.", short="v"),

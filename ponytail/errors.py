@@ -96,6 +96,17 @@ class ContextLengthExceeded(RequestError):
         self.n_ctx = n_ctx
 
 
+class InputTooLong(RequestError):
+    """A text to embed or to rank is longer than the window."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, n_tokens: int, n_ctx: int, *, param: str) -> None:
+        super().__init__(
+            f"This model reads texts of up to {n_ctx} tokens; {param} has {n_tokens}.", param=param
+        )
+
+
 class UnsupportedContent(RequestError):
     """A content part of a kind this server cannot read."""
 

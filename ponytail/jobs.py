@@ -13,6 +13,7 @@ import msgspec
 
 from ponytail.config import Config
 from ponytail.engine.sequence import Job, Ticket
+from ponytail.errors import InvalidRequest
 from ponytail.prompts import Encoded, Prompts
 from ponytail.runtime import Runtime
 from ponytail.text.answers import Answers, Plan, echoed, salted
@@ -67,6 +68,8 @@ class Jobs:
 
     def encode(self, request: GenerateRequest) -> Work:
         """Raises RequestError for what cannot be done."""
+        if not self._runtime.context.is_causal:
+            raise InvalidRequest("this model reads texts and cannot generate any")
         return Work(request, self.prompts.encode(request), self._answers.plan(request))
 
     def make(self, work: Work, tickets: Sequence[Ticket]) -> list[Job]:

@@ -19,23 +19,34 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from ponytail.api.dialect import Limits
+from ponytail.api.embeddings import parse_embeddings, parse_rerank
 from ponytail.api.llamacpp_state import PropsFacts, SlotFacts
 from ponytail.api.openai import ChatCompletions, Completions
 from ponytail.collected import Answer, Choice, checked, collect, events
 from ponytail.config import Config
 from ponytail.delivery import AsyncStream, ThreadStream
+from ponytail.embeddings import Embeddings, shortened
+from ponytail.engine.side_work import Vector, Work
 from ponytail.engine.stats import Gauges
 from ponytail.errors import ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
 from ponytail.jobs import Jobs
 from ponytail.runtime import Runtime, build
-from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling
+from ponytail.types import (
+    ChatPrompt,
+    EmbedRequest,
+    Event,
+    GenerateRequest,
+    RankRequest,
+    Sampling,
+)
 
+T = TypeVar("T")
 __all__ = ["LLM", "Answer", "Choice"]
 
 # In process there is no client to send away: whoever asks for a thousand answers waits for them.
@@ -83,6 +94,7 @@ class LLM:
         self._chat = ChatCompletions(self.defaults)
         self._completions = Completions(self.defaults)
         self._jobs = Jobs(config, runtime)
+        self._embeddings = Embeddings(runtime)
         self._is_closed = False
         self._lock = threading.Lock()
         # The engine thread must be out of libllama before the interpreter takes it down.
@@ -112,6 +124,30 @@ class LLM:
         """Events of one answer as they come; leaving the loop early cancels it."""
         request = self._chat_request(messages, options, stream=True)
         return (checked(event) for _, event in self._run(request))
+
+    def embed(
+        self, texts: Sequence[str | Sequence[int]], *, dimensions: int | None = None
+    ) -> list[list[float]]:
+        """A vector of length 1 for each text (or its token ids); blocks until all are made."""
+        body = {"input": [t if isinstance(t, str) else list(t) for t in texts]}
+        request = parse_embeddings({**body, "dimensions": dimensions}, self._limits)
+        vectors, _ = self._read(self._embeddings.embed, request)
+        return [shortened(vector, dimensions).tolist() for vector in vectors]
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """How well each document answers the query, higher is better, in the order given."""
+        body = {"query": query, "documents": list(documents)}
+        scores, _ = self._read(self._embeddings.rank, parse_rerank(body, self._limits))
+        return [score[0] for score in scores]
+
+    def _read(self, queue: Callable[[T], Work], request: T) -> tuple[list[Vector], int]:
+        self._ensure_open()
+        work = queue(request)
+        try:
+            return work.future.result(), work.n_tokens
+        except BaseException:
+            work.future.cancel()
+            raise
 
     async def achat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Answer:
         """Async twin of chat; cancelling the task cancels the work."""
@@ -151,6 +187,23 @@ class LLM:
         return stream
 
     # -- what the server uses ------------------------------------------------------------
+
+    async def embeddings(self, request: EmbedRequest) -> tuple[list[Vector], int]:
+        """(a vector for each input, tokens read); cancelling the task cancels the work."""
+        vectors, n_tokens = await self._aread(self._embeddings.embed, request)
+        if request.dimensions is not None:
+            vectors = [shortened(vector, request.dimensions) for vector in vectors]
+        return vectors, n_tokens
+
+    async def ranks(self, request: RankRequest) -> tuple[list[float], int]:
+        """(a score for each document, tokens read)."""
+        scores, n_tokens = await self._aread(self._embeddings.rank, request)
+        return [score[0] for score in scores], n_tokens
+
+    async def _aread(self, queue: Callable[[T], Work], request: T) -> tuple[list[Vector], int]:
+        self._ensure_open()
+        work = await asyncio.to_thread(queue, request)
+        return await asyncio.wrap_future(work.future), work.n_tokens
 
     async def open(self, request: GenerateRequest) -> AsyncStream:
         """Render, tokenise and queue a request; raises before anything is generated."""
@@ -232,6 +285,8 @@ class LLM:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
+                if self._runtime.embedder is not None:
+                    self._runtime.embedder.close()
                 self._runtime.context.close()
                 self._runtime.model.close()
 

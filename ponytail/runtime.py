@@ -19,6 +19,7 @@ from ponytail.errors import BadConfig, BadModelFile
 from ponytail.gguf import GGUFHeader, content_digest, ensure_unique_tokens
 from ponytail.llama import capi
 from ponytail.llama.context import Context
+from ponytail.llama.embedder import POOLINGS, Embedder, Pooling
 from ponytail.llama.model import Model
 from ponytail.machine import Threads, available_memory, usable_threads
 from ponytail.sizing import Sizing, Wish, choose, ram_bytes
@@ -28,6 +29,8 @@ from ponytail.text.toolcalls import GENERIC, by_name, instructions
 from ponytail.types import ToolUse
 
 MIB = 1 << 20
+# Tokens that a text to embed may have when nobody said how many.
+_EMBEDDER_CTX = 8192
 # Cached prefixes that an idle server keeps in RAM when nobody said how much it may.
 _IDLE_RAM_BYTES = 128 << 20
 
@@ -44,6 +47,8 @@ class Runtime:
     sizing: Sizing
     facts: dict[str, Any]
     fingerprint: str
+    embedder: Embedder | None = None
+    rank_template: str | None = None
 
 
 def build(
@@ -56,14 +61,23 @@ def build(
     template_text = _template_file(config)
     # libllama aborts the process on a vocabulary that spells two tokens alike.
     ensure_unique_tokens(header)
-    available_bytes = _available_bytes(header)
+    pooling = _pooling(config, header)
+    available_bytes = _available_bytes(header) - _embedder_bytes(config, header, pooling)
     model = _model(config, on_progress)
     sizing = _sizing(config, header, available_bytes, model.can_share)
     context = _context(config, model, sizing, threads)
     _ensure_shift(config, context)
     max_queue = 4 * sizing.parallel if config.max_queue is None else config.max_queue
     kv = _kv(config, header, context, sizing, available_bytes)
+    embedder = _embedder(config, header, context, pooling, threads)
     facts = _facts(config, context, sizing, kv, threads, max_queue)
+    if embedder is not None:
+        facts["embeddings"] = {
+            "pooling": embedder.pooling,
+            "n_dims": embedder.n_dims,
+            "n_ctx": embedder.n_ctx,
+            "mib": embedder.mib,
+        }
     engine = Engine(
         context,
         kv=kv,
@@ -74,6 +88,7 @@ def build(
         max_queue=max_queue,
         n_threads=threads.count,
         tunes_threads=config.threads is None,
+        reader=embedder,
     )
     return Runtime(
         model=model,
@@ -84,6 +99,8 @@ def build(
         sizing=sizing,
         facts=facts,
         fingerprint=_fingerprint(facts),
+        embedder=embedder,
+        rank_template=header.chat_templates.get("rerank"),
     )
 
 
@@ -123,6 +140,54 @@ def _available_bytes(header: GGUFHeader) -> int:
     """
     available = available_memory().available_bytes
     return max(available - header.tensor_bytes, available // 8)
+
+
+def _pooling(config: Config, header: GGUFHeader) -> Pooling | None:
+    """How vectors are made; None when none were asked for and the file is not made for it."""
+    if config.pooling == "rank" and not header.has_rank_head:
+        raise BadConfig("--pooling rank: this model has no head that ranks", param="pooling")
+    own = header.metadata.get(f"{header.architecture}.pooling_type")
+    known = POOLINGS.get(own) if isinstance(own, int) else None
+    if known == "rank" and not header.has_rank_head:
+        known = None
+    is_made_for_it = known is not None or not header.metadata.get(_causal_key(header), True)
+    if config.pooling is None and not config.embeddings and not is_made_for_it:
+        return None
+    return config.pooling or known or "mean"
+
+
+def _causal_key(header: GGUFHeader) -> str:
+    return f"{header.architecture}.attention.causal"
+
+
+def _embedder_ctx(config: Config, header: GGUFHeader) -> int:
+    return min(config.ctx_size or _EMBEDDER_CTX, header.n_ctx_train)
+
+
+def _embedder_bytes(config: Config, header: GGUFHeader, pooling: Pooling | None) -> int:
+    """What its cells take; an encoder has none, which only its context tells."""
+    if pooling is None or not header.metadata.get(_causal_key(header), True):
+        return 0
+    return header.kv_bytes_per_token("f16", "f16") * _embedder_ctx(config, header)
+
+
+def _embedder(
+    config: Config,
+    header: GGUFHeader,
+    context: Context,
+    pooling: Pooling | None,
+    threads: Threads,
+) -> Embedder | None:
+    if pooling is None and context.is_causal:
+        return None
+    return Embedder(
+        context.model,
+        pooling=pooling or "mean",
+        is_causal=context.is_causal,
+        n_ctx=_embedder_ctx(config, header),
+        n_threads=config.threads_batch or threads.count,
+        flash_attn=config.flash_attn,
+    )
 
 
 def _sizing(config: Config, header: GGUFHeader, available_bytes: int, can_share: bool) -> Sizing:

@@ -217,6 +217,26 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """Computed alone and from nothing: the same seed gives the same text whatever else runs."""
 
 
+class EmbedRequest(msgspec.Struct, frozen=True):
+    """Texts, or token ids, to make vectors of; `param` is what the client calls them."""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+    dimensions: int | None = None
+    """Numbers of each vector; None: as many as the model makes."""
+    is_base64: bool = False
+    param: str = "input"
+
+
+class RankRequest(msgspec.Struct, frozen=True):
+    """Documents to rank by a query; `n_top` of them are wanted, None is all."""
+
+    query: str
+    documents: tuple[str, ...]
+    n_top: int | None = None
+    shows_documents: bool = False
+    param: str = "documents"
+
+
 class Truncation(msgspec.Struct, frozen=True):
     """What was dropped from a conversation to make it fit; zeros when it fitted."""
 

@@ -31,10 +31,12 @@ INTERNAL: dict[str, set[str]] = {
     "delivery": BOTTOM | {"engine"},
     "prompts": BOTTOM | {"text", "llama"},
     "runtime": BOTTOM | {"text", "llama", "engine"},
+    "embeddings": BOTTOM | {"engine", "runtime"},
     "jobs": BOTTOM | {"text", "llama", "engine", "prompts", "runtime"},
     "collected": BOTTOM | {"delivery"},
     "llm": BOTTOM
-    | {"text", "llama", "engine", "api", "delivery", "prompts", "runtime", "jobs", "collected"},
+    | {"text", "llama", "engine", "api", "delivery", "prompts", "runtime", "jobs", "collected"}
+    | {"embeddings"},
     "server": BOTTOM | {"text", "engine", "api", "llm"},
     "cli": BOTTOM | {"text", "llama", "engine", "api", "llm", "server"},
     "__main__": {"cli"},

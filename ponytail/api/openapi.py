@@ -72,6 +72,8 @@ GENERATE = "Generate, streamed or as one object."
 POSTS = {
     "/v1/chat/completions": _Post("createChatCompletion", GENERATE, "ChatCompletion", True),
     "/v1/completions": _Post("createCompletion", GENERATE, "Completion", True),
+    "/v1/embeddings": _Post("createEmbedding", "Vectors of texts.", "Embeddings"),
+    "/v1/rerank": _Post("rerank", "Documents, the best for a query first.", "Ranks"),
     "/v1/tokenize": _Post("tokenize", "The token ids of a text.", "Tokens"),
     "/v1/detokenize": _Post("detokenize", "The text of token ids.", "Content"),
     "/v1/apply-template": _Post("applyTemplate", "The prompt of a conversation.", "Prompt"),

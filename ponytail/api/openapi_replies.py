@@ -185,6 +185,7 @@ def _small_replies() -> dict[str, Schema]:
         "count": INTEGER,
         "max_model_len": INTEGER,
     }
+    vector = {"anyOf": [array(NUMBER), TEXT]}
     models = {"object": {"const": "list"}, "data": array(ref("Model"))}
     return {
         "Model": record(model, list(model)),
@@ -194,6 +195,20 @@ def _small_replies() -> dict[str, Schema]:
             {"layout": TEXT, "cells": OBJECT, "tree": OBJECT, "tiers": OBJECT}, ["layout"]
         ),
         "Tokens": record(tokens, list(tokens)),
+        "Embeddings": _listed(
+            "data",
+            {"object": {"const": "embedding"}, "index": INTEGER, "embedding": vector},
+        ),
+        "Ranks": _listed(
+            "results", {"index": INTEGER, "relevance_score": NUMBER}, {"document": OBJECT}
+        ),
         "Content": record({"content": TEXT}, ["content"]),
         "Prompt": record({"prompt": TEXT}, ["prompt"]),
     }
+
+
+def _listed(name: str, item: Schema, more: Schema | None = None) -> Schema:
+    items = record({**item, **(more or {})}, list(item))
+    counts = {"prompt_tokens": INTEGER, "total_tokens": INTEGER}
+    parts = {"object": {"const": "list"}, name: array(items), "model": TEXT, "usage": full(counts)}
+    return full(parts)

@@ -23,6 +23,7 @@ from ponytail.engine.kv import KV
 from ponytail.engine.outbox import Outbox
 from ponytail.engine.scheduler import FIRST_STEP_TOKENS, Plan, plan
 from ponytail.engine.sequence import Group, Job, Sequence
+from ponytail.engine.side_work import Reader, SideWork
 from ponytail.engine.stats import Counters, Gauges, View
 from ponytail.errors import (
     DeadlineExceeded,
@@ -31,7 +32,7 @@ from ponytail.errors import (
     RequestCancelled,
     ShuttingDown,
 )
-from ponytail.types import Failed, Finished, FinishReason, Started, Text
+from ponytail.types import Failed, Finished, FinishReason
 
 _log = logging.getLogger("ponytail.engine")
 # How long a closing engine may go on to write its cache to disk.
@@ -46,6 +47,7 @@ class Engine:
     `step_s` bounds a step while a stream is running.  At most `n_parallel` sequences run at
     once, and `max_queue` requests wait beyond as many.  `eog_ids` end a choice.  With
     `n_ctx` a sequence that has filled it drops its oldest tokens and goes on.
+    `reader` is for side work.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Engine:
         max_queue: int = 64,
         n_threads: int = 1,
         tunes_threads: bool = False,
+        reader: Reader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
@@ -79,6 +82,7 @@ class Engine:
         self._chores = Chores(self.kv)
         self._outbox = Outbox()
         self.kv.tiers.listen(self.wake)
+        self.side = SideWork(reader, step_s, self._intake.max_requests, clock, self.wake)
         self._n_ctx = n_ctx
         self._eog = frozenset(eog_ids)
         self._step_s = step_s
@@ -114,10 +118,11 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is in the inbox."""
-        return not self._groups and self._intake.is_empty
+        return not self._groups and self._intake.is_empty and self.side.is_empty
 
     def close(self, grace_s: float = 0.0) -> None:
         """Refuse new work, give what is here grace_s seconds, fail the rest, end the thread."""
+        self.side.close()
         self._intake.close(grace_s)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -140,15 +145,15 @@ class Engine:
 
     def _wait_s(self) -> float | None:
         """How long the inbox may be waited for: None is for ever."""
-        if self._groups:
+        if self._groups and self.side.is_empty:
             return POLL_S if self._is_stalled else 0.0
-        return self._chores.wait_s(self._clock())
+        return self._chores.wait_s(self._clock()) if self.side.is_empty else 0.0
 
     def _is_done(self) -> bool:
-        if self._groups and self._intake.is_overdue:
+        if self._intake.is_overdue and (self._groups or not self.side.is_empty):
             self._fail_all(ShuttingDown("the server shut down before this request was finished"))
             self.deliver()
-        return not self._groups and self._intake.is_done()
+        return not self._groups and self.side.is_empty and self._intake.is_done()
 
     def take_inbox(self, wait_s: float | None) -> None:
         """Move submitted requests to the waiting list; wait so long for the first."""
@@ -157,7 +162,7 @@ class Engine:
     def step(self) -> None:
         """One step over everything live; `deliver` then sends what is in the outbox."""
         started = self._clock()
-        if self._groups:
+        if self._groups or not self.side.is_empty:
             self._chores.stop()
             self.kv.elastic.poll()
         else:
@@ -175,6 +180,7 @@ class Engine:
             self._batches.run(self._plan(*self._find_room()), self)
             self.counters.n_steps += 1
         self._was_idle = not self._groups
+        self.side.run(is_busy=bool(live))
         self.counters.step_s += self._clock() - started
 
     def _plan(self, live: Seq[Sequence], room: Room) -> Plan:
@@ -289,10 +295,8 @@ class Engine:
             self._guarded(sequence, self._open)
 
     def _open(self, sequence: Sequence) -> None:
-        job = sequence.job
-        sequence.sampler = self.backend.open_sampler(
-            job.sampling, job.seed, job.prompt, job.guide, job.n_logprobs
-        )
+        job, opened = sequence.job, self.backend.open_sampler
+        sequence.sampler = opened(job.sampling, job.seed, job.prompt, job.guide, job.n_logprobs)
         self.kv.admit(sequence, sequence.admitted_at)
 
     def _guarded(self, sequence: Sequence, action: Callable[[Sequence], object]) -> None:
@@ -331,12 +335,7 @@ class Engine:
     def _begin(self, sequence: Sequence, now: float) -> None:
         sequence.first_at = now
         self.counters.n_prompt_cached += sequence.n_cached
-        job = sequence.job
-        self._outbox.post(job.ticket, Started(sequence.n_prompt, sequence.n_cached))
-        if job.on_scored is not None:
-            self._outbox.post(job.ticket, job.on_scored(sequence.scores))
-        elif job.prefix:
-            self._outbox.post(job.ticket, Text(job.prefix))
+        self._outbox.begin(sequence)
 
     def end_prompt(self, sequence: Sequence, now: float) -> None:
         """All that was asked for is the prompt."""
@@ -391,6 +390,7 @@ class Engine:
 
     def _fail_all(self, error: PonytailError) -> None:
         self.take_inbox(0.0)
+        self.side.fail_all(error)
         for group in self._groups[:]:
             for sequence in group.waiting:
                 self._close_choice(sequence, Failed(error))

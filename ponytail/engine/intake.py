@@ -23,7 +23,7 @@ class Intake:
 
     def __init__(self, n_parallel: int, max_queue: int, clock: Callable[[], float]) -> None:
         self._n_parallel = n_parallel
-        self._max_requests = n_parallel + max_queue
+        self.max_requests = n_parallel + max_queue
         self._clock = clock
         self._inbox: SimpleQueue[Group | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Intake:
         with self._lock:
             if self._closing_at is not None:
                 raise ShuttingDown("the server is shutting down and takes no new requests")
-            if self.n_requests >= self._max_requests:
+            if self.n_requests >= self.max_requests:
                 raise self._overloaded()
             self.n_requests += 1
             for job in jobs:

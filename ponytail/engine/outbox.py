@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from ponytail.engine.sequence import Mail, Sink, Ticket
-from ponytail.types import Event
+from ponytail.engine.sequence import Mail, Sequence, Sink, Ticket
+from ponytail.types import Event, Started, Text
 
 _log = logging.getLogger("ponytail.engine")
 
@@ -26,6 +26,15 @@ class Outbox:
         if entry is None:
             entry = self._mail[id(sink)] = (sink, [])
         entry[1].append((ticket, event))
+
+    def begin(self, sequence: Sequence) -> None:
+        """The first token is there: what was computed, and the prompt where it is echoed."""
+        job = sequence.job
+        self.post(job.ticket, Started(sequence.n_prompt, sequence.n_cached))
+        if job.on_scored is not None:
+            self.post(job.ticket, job.on_scored(sequence.scores))
+        elif job.prefix:
+            self.post(job.ticket, Text(job.prefix))
 
     def deliver(self) -> None:
         """All events since the last call.  A sink that fails has its requests cancelled."""

@@ -56,6 +56,8 @@ class GGUFHeader:
     chat_template: str | None
     chat_templates: Mapping[str, str]
     tokens_at: int | None
+    has_rank_head: bool
+    """There are tensors that make a score of a text, as rerankers have."""
 
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
         """Bytes one token takes in a KV cache of these types (`f16`, `q8_0`, ...).
@@ -223,6 +225,7 @@ def _header(
         chat_template=_template(cursor, first.entries, _TEMPLATE),
         chat_templates=_named_templates(cursor, first.entries),
         tokens_at=tokens.at if tokens else None,
+        has_rank_head=any(name.startswith("cls.") for p in parts for name in p.tensors.shapes),
     )
 
 

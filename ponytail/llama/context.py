@@ -45,6 +45,7 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
 _KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
 _RECURRENT = re.compile(r"RS buffer size\s*=\s*([\d.]+) MiB")
+_CAUSAL = re.compile(r"causal_attn\s*=\s*([01])")
 _FLASH = re.compile(r"Flash Attention.*?(enabled|disabled)", re.IGNORECASE)
 _MIB = 1 << 20
 # What a state says of each cell besides keys and values: position, number of ids, the id.
@@ -137,6 +138,8 @@ class Context:
         per_token = self._mib_per_cell * _MIB / (1 if self.is_shared else self.n_seq)
         # As exact as the log, which has two decimals; 0 where a state does not grow.
         self.cell_bytes: int = round(per_token + _CELL_HEAD_BYTES) if per_token else 0
+        # An encoder's tokens see each other in both directions: it cannot generate.
+        self.is_causal: bool = "0" not in _CAUSAL.findall(log)
         resolved = _FLASH.findall(log)
         asked = {number: word for word, number in FLASH_ATTN.items()}
         self.flash_attn: str = (

@@ -162,6 +162,16 @@ class Model:
                 ids += self.tokenize_inside(text, parse_special=parse_special)
         return ids
 
+    def tokenize_pair(self, first: str, second: str) -> list[int]:
+        """Two texts as encoders take them together, parted as the vocabulary wants it."""
+        add_eos: bool = lib.llama_vocab_get_add_eos(self.vocab)
+        sep: int = lib.llama_vocab_sep(self.vocab)
+        end = [self.eos_id if self.eos_id >= 0 else sep] if add_eos else []
+        between = [sep] if lib.llama_vocab_get_add_sep(self.vocab) else []
+        start = [self.bos_id] if self.add_bos else []
+        a, b = (self.tokenize(t, add_special=False, parse_special=False) for t in (first, second))
+        return [*start, *a, *end, *between, *b, *end]
+
     def tokenize_inside(self, text: str, *, parse_special: bool = True) -> list[int]:
         """Like tokenize, for text that continues: SentencePiece must add no leading space."""
         if not self.is_spm:

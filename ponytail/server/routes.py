@@ -6,6 +6,7 @@ event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ponytail.api import embeddings, openai
 from ponytail.api import llamacpp_state as llamacpp
-from ponytail.api import openai
 from ponytail.api.dialect import Limits
 from ponytail.errors import ModelNotFound
 from ponytail.server.body import parse_body, read_body
@@ -48,6 +49,9 @@ def small_routes(
         "/v1/tokenize": small.tokenize,
         "/v1/detokenize": small.detokenize,
         "/v1/apply-template": small.apply_template,
+        "/v1/embeddings": small.embeddings,
+        "/v1/rerank": small.rerank,
+        "/v1/reranking": small.rerank,
     }
     post |= {path.removeprefix("/v1"): endpoint for path, endpoint in post.items()}
     return [
@@ -122,6 +126,23 @@ class SmallRoutes:
         ids = await self._read(request, llm, openai.parse_detokenize)
         return _json(openai.encode_content(await llm.detokenize(ids)))
 
+    async def embeddings(self, request: Request) -> Response:
+        """Texts to vectors."""
+        llm = self._service.generator()
+        asked = await self._read(request, llm, embeddings.parse_embeddings)
+        vectors, n_tokens = await llm.embeddings(asked)
+        body = await asyncio.to_thread(
+            embeddings.encode_embeddings, asked, vectors, n_tokens, llm.name
+        )
+        return _json(body)
+
+    async def rerank(self, request: Request) -> Response:
+        """Documents in the order of how well they answer a query."""
+        llm = self._service.generator()
+        asked = await self._read(request, llm, embeddings.parse_rerank)
+        scores, n_tokens = await llm.ranks(asked)
+        return _json(embeddings.encode_ranks(asked, scores, n_tokens, llm.name))
+
     async def apply_template(self, request: Request) -> Response:
         """Messages to the text the model would see."""
         llm = self._service.generator()
@@ -157,6 +178,7 @@ class SmallRoutes:
 
 
 _REST = """\
+  POST /v1/embeddings  /v1/rerank  with --embeddings, or a model made for it
   POST /v1/tokenize  /v1/detokenize  /v1/apply-template
   GET  /v1/models  /v1/models/{id}
   GET  /health  ready, or why not, and the settings in force

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, assert_never
 
 from ponytail.api.llamacpp_state import PropsFacts, SlotFacts
 from ponytail.errors import EngineFailed, ModelLoading, ShuttingDown, StartError
-from ponytail.types import ChatPrompt, Event, GenerateRequest, Sampling, Truncation
+from ponytail.types import (
+    ChatPrompt,
+    EmbedRequest,
+    Event,
+    GenerateRequest,
+    RankRequest,
+    Sampling,
+    Truncation,
+)
 
 log = logging.getLogger("ponytail.server")
 
@@ -89,6 +98,10 @@ class Generator(Protocol):
     async def detokenize(self, ids: Sequence[int]) -> str: ...
 
     async def pieces(self, ids: Sequence[int]) -> list[bytes]: ...
+
+    async def embeddings(self, request: EmbedRequest) -> tuple[list[array[float]], int]: ...
+
+    async def ranks(self, request: RankRequest) -> tuple[list[float], int]: ...
 
     async def apply_template(self, prompt: ChatPrompt) -> str: ...
 

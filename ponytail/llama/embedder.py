@@ -1,0 +1,162 @@
+"""A second llama.cpp context over the same weights: texts in, vectors or scores out.
+
+Owns the context and what is made of the vectors of a text's tokens (pooling).  A decoder reads
+a long text in several calls, and its tokens' vectors are summed up here, so that a text may be
+as long as the window; an encoder, in which every token sees all others, and a ranker take a
+text whole.  Fits `engine.side_work.Reader`.  Engine thread only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ponytail.errors import BadConfig, DecodeError
+from ponytail.llama.capi import captured_log, lib
+from ponytail.llama.context import FLASH_ATTN
+from ponytail.llama.model import Model
+
+Pooling: TypeAlias = Literal["mean", "cls", "last", "rank"]
+"""What one vector is made of: all tokens, the first, the last, or the model's head that ranks."""
+
+Part: TypeAlias = tuple[Sequence[int], int, int]
+"""(tokens of a text, the first and the last but one of those that are read now)."""
+
+POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
+"""By the value of a file's `*.pooling_type`."""
+
+_NONE, _RANK = 0, 4  # llama_pooling_type
+_N_SEQ = 64
+_PAD = 256
+_N_BATCH = 512
+_COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
+_KV = re.compile(r"(?:KV|RS) buffer size\s*=\s*([\d.]+) MiB")
+
+
+class Embedder:
+    """Texts of up to `n_ctx` tokens.  Raises BadConfig when libllama refuses.
+
+    `n_dims` numbers make a vector, or one a score.  At most `n_batch` tokens and `n_texts` texts
+    are read in one call; `can_split`: a text may be read in several.  `mib` is the memory it takes.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        pooling: Pooling,
+        is_causal: bool,
+        n_ctx: int,
+        n_threads: int,
+        flash_attn: str = "auto",
+    ) -> None:
+        self.pooling, self.n_ctx = pooling, n_ctx
+        self._model = model
+        params = lib.llama_context_default_params()
+        params.embeddings = True
+        params.pooling_type = _RANK if pooling == "rank" else _NONE
+        params.n_threads = params.n_threads_batch = n_threads
+        params.flash_attn_type = FLASH_ATTN[flash_attn]
+        params.kv_unified = True
+        self.can_split = is_causal and pooling != "rank"
+        n_cells = -(-n_ctx // _PAD) * _PAD
+        self.n_batch = max(_N_BATCH if self.can_split else n_cells, _N_SEQ)
+        self.n_texts = _N_SEQ
+        params.n_ctx = max(n_cells, self.n_batch)
+        params.n_batch = params.n_ubatch = params.n_outputs_max = self.n_batch
+        params.n_seq_max = _N_SEQ
+        with captured_log() as lines:
+            self._pointer: Any = lib.llama_init_from_model(model.pointer, params)
+        if not self._pointer:
+            raise BadConfig(
+                f"llama.cpp could not create a context for embeddings of {n_ctx} tokens "
+                f"(pooling {pooling}); see --verbose for its words"
+            )
+        log = "\n".join(lines)
+        self.mib = sum(map(float, _COMPUTE.findall(log) + _KV.findall(log)))
+        self.n_dims: int = 1 if pooling == "rank" else lib.llama_model_n_embd_out(model.pointer)
+        self._sum: Any = None
+        self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
+
+    def close(self) -> None:
+        """Free the context; the object must not be used afterwards."""
+        if self._pointer:
+            lib.llama_batch_free(self._batch)
+            lib.llama_free(self._pointer)
+            self._pointer = None
+
+    def read(self, parts: Sequence[Part]) -> list[array[float] | None]:
+        """A vector of length 1, or a score, for each part that ends its text; else None.
+
+        A part that does not begin or not end its text is the only one, and goes on where the
+        last call ended.  Raises DecodeError; a text that was begun has then to begin again.
+        """
+        if parts[0][1] == 0:
+            self._forget()
+        self._fill(parts)
+        result = lib.llama_decode(self._pointer, self._batch)
+        if result != 0:
+            raise DecodeError(f"llama_decode returned {result} for {len(parts)} texts to embed")
+        if self.pooling == "rank":
+            return [self._score(seq_id) for seq_id in range(len(parts))]
+        rows = self._rows(self._batch.n_tokens)
+        found: list[array[float] | None] = []
+        at = 0
+        for tokens, start, end in parts:
+            pooled = self._pooled(rows[at : at + end - start], start, end, len(tokens))
+            found.append(None if pooled is None else _unit(pooled))
+            at += end - start
+        return found
+
+    def _forget(self) -> None:
+        self._sum = None
+        memory = lib.llama_get_memory(self._pointer)
+        if memory:
+            lib.llama_memory_clear(memory, False)
+
+    def _fill(self, parts: Sequence[Part]) -> None:
+        batch, at = self._batch, 0
+        for seq_id, (tokens, start, end) in enumerate(parts):
+            for position in range(start, end):
+                batch.token[at] = tokens[position]
+                batch.pos[at] = position
+                batch.n_seq_id[at] = 1
+                batch.seq_id[at][0] = seq_id
+                batch.logits[at] = 1
+                at += 1
+        batch.n_tokens = at
+
+    def _rows(self, n: int) -> Any:
+        """Vectors of the last call's tokens, shape (n, n_dims)."""
+        # Asking for one row first makes libllama put the rows into batch order.
+        lib.llama_get_embeddings_ith(self._pointer, n - 1)
+        address = ctypes.cast(lib.llama_get_embeddings(self._pointer), ctypes.c_void_p).value
+        buffer: Any = (ctypes.c_float * (n * self.n_dims)).from_address(address or 0)
+        return np.frombuffer(buffer, dtype=np.float32).reshape(n, self.n_dims)
+
+    def _pooled(self, rows: Any, start: int, end: int, n_tokens: int) -> Any:
+        """The text's vector, float64, once its last token was read."""
+        if self.pooling == "mean":
+            total = rows.sum(axis=0, dtype=np.float64)
+            self._sum = total if start == 0 else self._sum + total
+        elif self.pooling == "last":
+            self._sum = rows[-1].astype(np.float64)
+        elif start == 0:
+            self._sum = rows[0].astype(np.float64)
+        return self._sum if end == n_tokens else None
+
+    def _score(self, seq_id: int) -> array[float]:
+        return array("f", [lib.llama_get_embeddings_seq(self._pointer, seq_id)[0]])
+
+
+def _unit(vector: Any) -> array[float]:
+    """The same direction with length 1, float32.  Raises DecodeError where there is none."""
+    length = float(np.sqrt(np.square(vector).sum()))
+    if not 0 < length < np.inf:
+        raise DecodeError("the model made no vector of this text")
+    return array("f", (vector / length).astype(np.float32).tobytes())
