@@ -1,7 +1,7 @@
 """From texts to vectors and ranks: tokens, window, the engine's side work.
 
 Owns the check that each text fits and how a query and a document are put together.  Must not
-know HTTP or JSON.  Any thread; `read` may take long.
+know HTTP or JSON.  Any thread; making tokens may take long.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import re
 from array import array
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from ponytail.engine.side_work import Work
 from ponytail.errors import InputTooLong, InvalidRequest
@@ -21,6 +22,8 @@ _RANKS = "this model ranks (/v1/rerank) and makes no embeddings"
 _NO_HEAD = (
     "this model has no head that ranks; load a reranker, or compare embeddings from /v1/embeddings"
 )
+Texts: TypeAlias = Sequence[Sequence[int]]
+
 _PLACES = re.compile(r"(\{query\}|\{document\})")
 
 
@@ -31,8 +34,8 @@ class Embeddings:
         self._runtime = runtime
         self._template = runtime.rank_template
 
-    def embed(self, request: EmbedRequest) -> Work:
-        """Queue a request.  Raises InvalidRequest or ContextLengthExceeded, naming the item."""
+    def to_embed(self, request: EmbedRequest) -> Texts:
+        """The texts in tokens.  Raises InvalidRequest or InputTooLong, naming the item."""
         embedder = self._runtime.embedder
         if embedder is None:
             raise InvalidRequest(_OFF)
@@ -47,17 +50,23 @@ class Embeddings:
         texts = [self._tokens(one) for one in request.inputs]
         is_one = len(texts) == 1
         names = [request.param if is_one else f"{request.param}[{i}]" for i in range(len(texts))]
-        return self._queued(texts, names)
+        return self._checked(texts, names)
 
-    def rank(self, request: RankRequest) -> Work:
-        """Queue a request.  Raises InvalidRequest or ContextLengthExceeded, naming the item."""
+    def to_rank(self, request: RankRequest) -> Texts:
+        """Each document beside the query.  Raises as `to_embed` does."""
         embedder = self._runtime.embedder
         if embedder is None or embedder.pooling != "rank":
             raise InvalidRequest(_NO_HEAD)
         texts = [self._pair(request.query, document) for document in request.documents]
-        return self._queued(texts, [f"{request.param}[{i}]" for i in range(len(texts))])
+        return self._checked(texts, [f"{request.param}[{i}]" for i in range(len(texts))])
 
-    def _queued(self, texts: Sequence[Sequence[int]], names: Sequence[str]) -> Work:
+    def submit(self, texts: Texts) -> Work:
+        """Queue texts; never blocks.  Raises Overloaded or ShuttingDown."""
+        work = Work(texts)
+        self._runtime.engine.side.submit(work)
+        return work
+
+    def _checked(self, texts: Texts, names: Sequence[str]) -> Texts:
         embedder = self._runtime.embedder
         assert embedder is not None, "checked by both"
         for tokens, name in zip(texts, names, strict=True):
@@ -65,9 +74,7 @@ class Embeddings:
                 raise InputTooLong(len(tokens), embedder.n_ctx, param=name)
             if not tokens:
                 raise InvalidRequest(f"{name} has no tokens.", param=name)
-        work = Work(texts)
-        self._runtime.engine.side.submit(work)
-        return work
+        return texts
 
     def _tokens(self, text: str | tuple[int, ...]) -> Sequence[int]:
         if not isinstance(text, str):

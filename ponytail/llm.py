@@ -30,8 +30,8 @@ from ponytail.api.openai import ChatCompletions, Completions
 from ponytail.collected import Answer, Choice, checked, collect, events
 from ponytail.config import Config
 from ponytail.delivery import AsyncStream, ThreadStream
-from ponytail.embeddings import Embeddings, shortened
-from ponytail.engine.side_work import Vector, Work
+from ponytail.embeddings import Embeddings, Texts, shortened
+from ponytail.engine.side_work import Vector
 from ponytail.engine.stats import Gauges
 from ponytail.errors import ShuttingDown
 from ponytail.gguf import GGUFHeader, inspect
@@ -131,18 +131,18 @@ class LLM:
         """A vector of length 1 for each text (or its token ids); blocks until all are made."""
         body = {"input": [t if isinstance(t, str) else list(t) for t in texts]}
         request = parse_embeddings({**body, "dimensions": dimensions}, self._limits)
-        vectors, _ = self._read(self._embeddings.embed, request)
+        vectors, _ = self._read(self._embeddings.to_embed, request)
         return [shortened(vector, dimensions).tolist() for vector in vectors]
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """How well each document answers the query, higher is better, in the order given."""
         body = {"query": query, "documents": list(documents)}
-        scores, _ = self._read(self._embeddings.rank, parse_rerank(body, self._limits))
+        scores, _ = self._read(self._embeddings.to_rank, parse_rerank(body, self._limits))
         return [score[0] for score in scores]
 
-    def _read(self, queue: Callable[[T], Work], request: T) -> tuple[list[Vector], int]:
+    def _read(self, encode: Callable[[T], Texts], request: T) -> tuple[list[Vector], int]:
         self._ensure_open()
-        work = queue(request)
+        work = self._embeddings.submit(encode(request))
         try:
             return work.future.result(), work.n_tokens
         except BaseException:
@@ -190,19 +190,20 @@ class LLM:
 
     async def embeddings(self, request: EmbedRequest) -> tuple[list[Vector], int]:
         """(a vector for each input, tokens read); cancelling the task cancels the work."""
-        vectors, n_tokens = await self._aread(self._embeddings.embed, request)
+        vectors, n_tokens = await self._aread(self._embeddings.to_embed, request)
         if request.dimensions is not None:
             vectors = [shortened(vector, request.dimensions) for vector in vectors]
         return vectors, n_tokens
 
     async def ranks(self, request: RankRequest) -> tuple[list[float], int]:
         """(a score for each document, tokens read)."""
-        scores, n_tokens = await self._aread(self._embeddings.rank, request)
+        scores, n_tokens = await self._aread(self._embeddings.to_rank, request)
         return [score[0] for score in scores], n_tokens
 
-    async def _aread(self, queue: Callable[[T], Work], request: T) -> tuple[list[Vector], int]:
+    async def _aread(self, encode: Callable[[T], Texts], request: T) -> tuple[list[Vector], int]:
         self._ensure_open()
-        work = await asyncio.to_thread(queue, request)
+        # A task that is cancelled meanwhile has submitted nothing.
+        work = self._embeddings.submit(await asyncio.to_thread(encode, request))
         return await asyncio.wrap_future(work.future), work.n_tokens
 
     async def open(self, request: GenerateRequest) -> AsyncStream:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, assert_never
 
 from ponytail.api.openai_logprobs import ChatTokens, RawTokens, Tokens
 from ponytail.types import (
+    ChatPrompt,
     Event,
     Failed,
     Finished,
@@ -82,6 +83,8 @@ class ChatShape:
     def __init__(self, request: GenerateRequest) -> None:
         self._is_first_form = request.legacy_functions
         self._wants_tokens = request.n_logprobs is not None
+        # Beside calls there may be no content at all, which is null and not the empty text.
+        self._no_content = None if _may_call(request) else ""
 
     def delta(self, event: Event) -> dict[str, Any] | None:
         delta = self._delta(event)
@@ -92,7 +95,7 @@ class ChatShape:
             case Text(text):
                 return {"content": text}
             case Started():
-                return {"role": "assistant", "content": ""}
+                return {"role": "assistant", "content": self._no_content}
             case Reasoning(text):
                 return {"reasoning_content": text}
             case ToolCallStart(index, call_id, name):
@@ -136,6 +139,11 @@ class ChatShape:
 
     def tokens(self) -> Tokens | None:
         return ChatTokens() if self._wants_tokens else None
+
+
+def _may_call(request: GenerateRequest) -> bool:
+    uses = [one.tool_use for one in request.prompts if isinstance(one, ChatPrompt)]
+    return any(use is not None and use.mode != "none" for use in uses)
 
 
 def _call(start: ToolCallStart, fragments: list[str]) -> dict[str, Any]:

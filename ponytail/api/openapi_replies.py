@@ -107,7 +107,7 @@ def _chat_delta() -> Schema:
     call = record({"index": INTEGER, **start, "function": function}, ["index", "function"])
     delta = {
         "role": {"const": "assistant"},
-        "content": TEXT,
+        "content": TEXT_OR_NULL,
         "reasoning_content": TEXT,
         "tool_calls": array(call),
         "function_call": function,

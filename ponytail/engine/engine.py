@@ -47,7 +47,6 @@ class Engine:
     `step_s` bounds a step while a stream is running.  At most `n_parallel` sequences run at
     once, and `max_queue` requests wait beyond as many.  `eog_ids` end a choice.  With
     `n_ctx` a sequence that has filled it drops its oldest tokens and goes on.
-    `reader` is for side work.
     """
 
     def __init__(
@@ -82,7 +81,8 @@ class Engine:
         self._chores = Chores(self.kv)
         self._outbox = Outbox()
         self.kv.tiers.listen(self.wake)
-        self.side = SideWork(reader, step_s, self._intake.max_requests, clock, self.wake)
+        n_max = self._intake.max_requests
+        self.side = SideWork(reader, self.counters, step_s, n_max, clock, self.wake)
         self._n_ctx = n_ctx
         self._eog = frozenset(eog_ids)
         self._step_s = step_s

@@ -16,6 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
+from ponytail.engine.stats import Counters
 from ponytail.errors import EngineFailed, Overloaded, PonytailError, ShuttingDown
 
 _log = logging.getLogger("ponytail.engine")
@@ -39,8 +40,11 @@ class Reader(Protocol):
     can_split: bool
 
     def read(self, parts: Sequence[Part]) -> list[Vector | None]:
-        """A vector for each part that ends its text.  One that does not begin or not end its
-        text comes alone, and goes on where the last call ended."""
+        """A vector for each part that ends its text.
+
+        A part that is not a whole text comes alone; it begins, or goes on where the last such
+        call ended, whatever whole texts were read in between.
+        """
         ...
 
 
@@ -54,6 +58,7 @@ class Work:
         self.n_left = len(texts)
         self.n_tokens = sum(map(len, texts))
         self.n_begun = 0
+        self.has_long = False
 
     @property
     def is_over(self) -> bool:
@@ -98,12 +103,14 @@ class SideWork:
     def __init__(
         self,
         reader: Reader | None,
+        counters: Counters,
         step_s: float,
         max_requests: int,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
         self._reader = reader
+        self._counters = counters
         self._step_s = step_s
         self._max_requests = max_requests
         self._clock = clock
@@ -111,10 +118,12 @@ class SideWork:
         self._lock = threading.Lock()
         self._works: deque[Work] = deque()
         self._n_open = 0
-        self._begun: _Text | None = None
+        # A text that found no more room in a call, and those that are read in parts.
+        self._kept: _Text | None = None
+        self._longs: deque[_Text] = deque()
+        self._is_longs_turn = False
         self._is_closed = False
         self._tokens_per_s = 0.0
-        self.n_tokens = 0
 
     def submit(self, work: Work) -> None:
         """Raises Overloaded or ShuttingDown."""
@@ -138,7 +147,7 @@ class SideWork:
 
     @property
     def is_empty(self) -> bool:
-        return not self._works and self._begun is None
+        return not (self._works or self._longs or self._kept)
 
     def close(self) -> None:
         """Take no more; what is here goes on until `fail_all`."""
@@ -147,9 +156,11 @@ class SideWork:
 
     def fail_all(self, error: Exception) -> None:
         """End what is here."""
-        begun, self._begun = self._begun, None
+        texts = [*self._longs, *([self._kept] if self._kept else [])]
+        self._longs.clear()
+        self._kept = None
         with self._lock:
-            works = [*self._works, *([begun.work] if begun else [])]
+            works = [*self._works, *(text.work for text in texts)]
             self._works.clear()
         for work in works:
             work.fail(error)
@@ -186,35 +197,56 @@ class SideWork:
         return max(1, min(n, reader.n_batch))
 
     def _next(self, reader: Reader, n_room: int) -> list[tuple[_Text, int]]:
-        """(text, where to stop): whole ones, or a part of a long one."""
+        """(text, where to stop): whole ones, or by turns a part of a long one."""
+        whole = [] if self._is_longs_turn else self._whole(reader, n_room)
+        if whole:
+            self._is_longs_turn = bool(self._longs)
+            return whole
+        self._is_longs_turn = False
+        while self._longs:
+            text = self._longs[0]
+            end = min(text.n_read + n_room, len(text.tokens))
+            if end == len(text.tokens) or text.work.is_over:
+                self._longs.popleft()
+                text.work.has_long = False
+            if not text.work.is_over:
+                return [(text, end)]
+        return self._whole(reader, n_room)
+
+    def _whole(self, reader: Reader, n_room: int) -> list[tuple[_Text, int]]:
+        """Whole texts that fit together; long ones are put aside on the way."""
         found: list[tuple[_Text, int]] = []
-        if self._begun is not None and self._begun.work.is_over:
-            self._begun = None
         while len(found) < reader.n_texts:
-            text = self._begun = self._begun or self._take()
+            text, self._kept = self._kept or self._take(), None
             if text is None:
                 break
-            n_left = len(text.tokens) - text.n_read
-            is_whole = text.n_read == 0 and n_left <= n_room
-            if found and not is_whole:
-                break  # it is the next call's first
-            if not is_whole and reader.can_split:
-                end = text.n_read + min(n_left, n_room)
-                if end == len(text.tokens):
-                    self._begun = None
-                return [(text, end)]
+            n = len(text.tokens)
+            if text.work.is_over:
+                continue
+            if n > n_room and found:
+                self._kept = text  # the next call's first
+                break
+            if n > n_room and reader.can_split:
+                text.work.has_long = True
+                self._longs.append(text)
+                continue
             # A text that cannot be parted is read whole, however long that takes.
-            self._begun = None
-            found.append((text, len(text.tokens)))
-            n_room -= n_left
+            found.append((text, n))
+            n_room -= n
         return found
 
     def _take(self) -> _Text | None:
-        """The next text, of another request than the last where there are several."""
+        """The next text, of another request than the last where there are several.
+
+        None too where all requests have a long text under way: they go on after it.
+        """
         with self._lock:
-            while self._works:
+            for _ in range(len(self._works)):
                 work = self._works.popleft()
                 if work.is_over:
+                    continue
+                if work.has_long:
+                    self._works.append(work)
                     continue
                 text = _Text(work)
                 if work.n_begun < len(work.texts):
@@ -231,7 +263,7 @@ class SideWork:
             text.work.fail(error)
 
     def _learn(self, n_tokens: int, seconds: float) -> None:
-        self.n_tokens += n_tokens
+        self._counters.n_embedded += n_tokens
         if seconds <= 0:
             return
         rate = n_tokens / seconds

@@ -65,6 +65,7 @@ class Counters(msgspec.Struct):
     n_prompt_computed: int = 0
     n_prompt_cached: int = 0
     n_generated: int = 0
+    n_embedded: int = 0
     n_decode_failures: int = 0
     step_s: float = 0.0
     backend_s: float = 0.0

@@ -32,7 +32,12 @@ POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 _NONE, _RANK = 0, 4  # llama_pooling_type
 _N_SEQ = 64
+# Sequences of their own: the text that is read in parts, and padding.
+_LONG, _PADDING = _N_SEQ, _N_SEQ + 1
 _PAD = 256
+_TILE = 64
+# What attention scores may take in memory so that no flash attention is needed.
+_SCORES_BYTES = 256 << 20
 _N_BATCH = 512
 _COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
 _KV = re.compile(r"(?:KV|RS) buffer size\s*=\s*([\d.]+) MiB")
@@ -61,15 +66,22 @@ class Embedder:
         params.embeddings = True
         params.pooling_type = _RANK if pooling == "rank" else _NONE
         params.n_threads = params.n_threads_batch = n_threads
-        params.flash_attn_type = FLASH_ATTN[flash_attn]
+        n_heads = lib.llama_model_n_head(model.pointer)
         params.kv_unified = True
         self.can_split = is_causal and pooling != "rank"
         n_cells = -(-n_ctx // _PAD) * _PAD
         self.n_batch = max(_N_BATCH if self.can_split else n_cells, _N_SEQ)
         self.n_texts = _N_SEQ
-        params.n_ctx = max(n_cells, self.n_batch)
+        # Whole texts are read while a long one is under way; and padding.
+        params.n_ctx = max(n_cells, self.n_batch) + self.n_batch * self.can_split + _PAD
+        if flash_attn == "auto" and n_heads * params.n_ctx * self.n_batch * 4 <= _SCORES_BYTES:
+            flash_attn = "off"
+        params.flash_attn_type = FLASH_ATTN[flash_attn]
+        # ggml's flash attention on CPUs is less exact below 64 rows, and a text's vector would
+        # change with what else is read in the same call (measured: cosine 0.999 against 1.000000).
+        self._n_least = 1 if flash_attn == "off" else _TILE
         params.n_batch = params.n_ubatch = params.n_outputs_max = self.n_batch
-        params.n_seq_max = _N_SEQ
+        params.n_seq_max = _N_SEQ + 2
         with captured_log() as lines:
             self._pointer: Any = lib.llama_init_from_model(model.pointer, params)
         if not self._pointer:
@@ -81,6 +93,7 @@ class Embedder:
         self.mib = sum(map(float, _COMPUTE.findall(log) + _KV.findall(log)))
         self.n_dims: int = 1 if pooling == "rank" else lib.llama_model_n_embd_out(model.pointer)
         self._sum: Any = None
+        self._n_held = 0
         self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
 
     def close(self) -> None:
@@ -93,12 +106,13 @@ class Embedder:
     def read(self, parts: Sequence[Part]) -> list[array[float] | None]:
         """A vector of length 1, or a score, for each part that ends its text; else None.
 
-        A part that does not begin or not end its text is the only one, and goes on where the
-        last call ended.  Raises DecodeError; a text that was begun has then to begin again.
+        A part that is not a whole text comes alone; it begins, or goes on where the last such
+        call ended.  Raises DecodeError.
         """
-        if parts[0][1] == 0:
-            self._forget()
-        self._fill(parts)
+        tokens, start, end = parts[0]
+        is_part = end - start < len(tokens)
+        self._forget(_LONG if is_part and start == 0 else None)
+        self._fill(parts, _LONG if is_part else 0)
         result = lib.llama_decode(self._pointer, self._batch)
         if result != 0:
             raise DecodeError(f"llama_decode returned {result} for {len(parts)} texts to embed")
@@ -113,15 +127,22 @@ class Embedder:
             at += end - start
         return found
 
-    def _forget(self) -> None:
-        self._sum = None
+    def _forget(self, seq_id: int | None) -> None:
+        """Free the cells of whole texts, and those of this sequence."""
         memory = lib.llama_get_memory(self._pointer)
-        if memory:
-            lib.llama_memory_clear(memory, False)
+        if not memory:
+            return
+        for one in (*range(self._n_held), *((seq_id,) if seq_id is not None else ())):
+            lib.llama_memory_seq_rm(memory, one, -1, -1)
+        if self._n_least > 1:
+            lib.llama_memory_seq_rm(memory, _PADDING, -1, -1)
+        self._n_held = 0
 
-    def _fill(self, parts: Sequence[Part]) -> None:
+    def _fill(self, parts: Sequence[Part], first_seq_id: int) -> None:
         batch, at = self._batch, 0
-        for seq_id, (tokens, start, end) in enumerate(parts):
+        if first_seq_id == 0:
+            self._n_held = len(parts)
+        for seq_id, (tokens, start, end) in enumerate(parts, first_seq_id):
             for position in range(start, end):
                 batch.token[at] = tokens[position]
                 batch.pos[at] = position
@@ -129,6 +150,10 @@ class Embedder:
                 batch.seq_id[at][0] = seq_id
                 batch.logits[at] = 1
                 at += 1
+        for position in range(self._n_least - at):
+            batch.token[at], batch.pos[at], batch.n_seq_id[at] = 0, position, 1
+            batch.seq_id[at][0], batch.logits[at] = _PADDING, 1
+            at += 1
         batch.n_tokens = at
 
     def _rows(self, n: int) -> Any:
@@ -141,14 +166,18 @@ class Embedder:
 
     def _pooled(self, rows: Any, start: int, end: int, n_tokens: int) -> Any:
         """The text's vector, float64, once its last token was read."""
+        so_far = self._sum if start else None
         if self.pooling == "mean":
             total = rows.sum(axis=0, dtype=np.float64)
-            self._sum = total if start == 0 else self._sum + total
+            pooled = total if so_far is None else so_far + total
         elif self.pooling == "last":
-            self._sum = rows[-1].astype(np.float64)
-        elif start == 0:
-            self._sum = rows[0].astype(np.float64)
-        return self._sum if end == n_tokens else None
+            pooled = rows[-1].astype(np.float64)
+        else:
+            pooled = rows[0].astype(np.float64) if so_far is None else so_far
+        if end == n_tokens:
+            return pooled
+        self._sum = pooled
+        return None
 
     def _score(self, seq_id: int) -> array[float]:
         return array("f", [lib.llama_get_embeddings_seq(self._pointer, seq_id)[0]])

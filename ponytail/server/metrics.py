@@ -44,6 +44,9 @@ class ModelCollector(Collector):
             {"computed": totals["n_prompt_computed"], "cached": totals["n_prompt_cached"]},
         )
         yield _counter("generated_tokens", "Tokens generated.", None, totals["n_generated"])
+        yield _counter(
+            "embedding_tokens", "Tokens read to embed or to rank.", None, totals["n_embedded"]
+        )
         yield _counter("steps", "Steps of the scheduler.", None, totals["n_steps"])
         yield _counter("decode_failures", "Batches that failed.", None, totals["n_decode_failures"])
         yield from _cache_metrics(cache)

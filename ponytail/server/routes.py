@@ -23,6 +23,7 @@ from ponytail.server.body import parse_body, read_body
 from ponytail.server.health import readiness
 from ponytail.server.metrics import CONTENT_TYPE, encode_metrics
 from ponytail.server.service import Generator, Service
+from ponytail.server.stream import until_hang_up
 from ponytail.types import Sampling
 
 T = TypeVar("T")
@@ -130,7 +131,8 @@ class SmallRoutes:
         """Texts to vectors."""
         llm = self._service.generator()
         asked = await self._read(request, llm, embeddings.parse_embeddings)
-        vectors, n_tokens = await llm.embeddings(asked)
+        work = llm.embeddings(asked)
+        vectors, n_tokens = await until_hang_up(request.receive, work)
         body = await asyncio.to_thread(
             embeddings.encode_embeddings, asked, vectors, n_tokens, llm.name
         )
@@ -140,7 +142,7 @@ class SmallRoutes:
         """Documents in the order of how well they answer a query."""
         llm = self._service.generator()
         asked = await self._read(request, llm, embeddings.parse_rerank)
-        scores, n_tokens = await llm.ranks(asked)
+        scores, n_tokens = await until_hang_up(request.receive, llm.ranks(asked))
         return _json(embeddings.encode_ranks(asked, scores, n_tokens, llm.name))
 
     async def apply_template(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, assert_never
 
@@ -99,9 +99,11 @@ class Generator(Protocol):
 
     async def pieces(self, ids: Sequence[int]) -> list[bytes]: ...
 
-    async def embeddings(self, request: EmbedRequest) -> tuple[list[array[float]], int]: ...
+    def embeddings(
+        self, request: EmbedRequest
+    ) -> Coroutine[Any, Any, tuple[list[array[float]], int]]: ...
 
-    async def ranks(self, request: RankRequest) -> tuple[list[float], int]: ...
+    def ranks(self, request: RankRequest) -> Coroutine[Any, Any, tuple[list[float], int]]: ...
 
     async def apply_template(self, prompt: ChatPrompt) -> str: ...
 

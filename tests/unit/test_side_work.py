@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ponytail.engine.engine import Engine
 from ponytail.engine.side_work import Part, SideWork, Vector, Work
+from ponytail.engine.stats import Counters
 from ponytail.errors import EngineFailed, Overloaded, ShuttingDown
 from tests.engine_driver import Driver
 from tests.fakes import FakeBackend
@@ -22,7 +23,7 @@ class FakeReader:
     def __init__(self, *, can_split: bool = True, n_batch: int = 16, n_texts: int = 4) -> None:
         self.can_split, self.n_batch, self.n_texts = can_split, n_batch, n_texts
         self.calls: list[list[Part]] = []
-        self.total = 0
+        self.total = self.n_read = 0
         self.fails_on: int | None = None
 
     def read(self, parts: Sequence[Part]) -> list[Vector | None]:
@@ -35,16 +36,18 @@ class FakeReader:
         self.calls.append(list(parts))
         if any(self.fails_on in tokens for tokens, _, _ in parts):
             raise RuntimeError("broken")
-        found: list[Vector | None] = []
-        for tokens, start, end in parts:
-            self.total = sum(tokens[start:end]) + (self.total if start else 0)
-            found.append(array("f", [self.total]) if end == len(tokens) else None)
-        return found
+        if all(is_whole):
+            return [array("f", [sum(tokens)]) for tokens, _, _ in parts]
+        ((tokens, start, end),) = parts
+        assert start in (0, self.n_read), "a long text goes on where it was left"
+        self.n_read = end
+        self.total = sum(tokens[start:end]) + (self.total if start else 0)
+        return [array("f", [self.total]) if end == len(tokens) else None]
 
 
 def side(reader: FakeReader, *, max_requests: int = 8) -> SideWork:
     ticks = iter(range(10**6))
-    return SideWork(reader, 2.0, max_requests, lambda: float(next(ticks)), lambda: None)
+    return SideWork(reader, Counters(), 2.0, max_requests, lambda: float(next(ticks)), lambda: None)
 
 
 def run_all(work: SideWork, *, is_busy: bool = False) -> None:
@@ -107,6 +110,20 @@ def test_a_small_request_need_not_wait_for_a_large_one() -> None:
     queue.run(is_busy=False)
     assert values(small) == [5]
     assert not large.future.done()
+
+
+def test_short_texts_are_read_between_the_parts_of_long_ones() -> None:
+    reader = FakeReader()
+    queue = side(reader)
+    queue.submit(Work([[1] * 160] * 3))
+    queue.run(is_busy=False)
+    for _ in range(3):
+        short = Work([[7]])
+        queue.submit(short)
+        queue.run(is_busy=False)
+        queue.run(is_busy=False)
+        assert values(short) == [7]
+    run_all(queue)
 
 
 def test_a_call_that_fails_ends_its_requests_and_no_others() -> None:

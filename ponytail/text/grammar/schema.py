@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from ponytail.errors import InvalidRequest
 
@@ -72,11 +73,12 @@ def prepared(schema: Any, path: str, notes: Notes | None = None) -> Any:
     Raises InvalidRequest naming the path of what cannot be kept to.  With `notes` (for tools)
     it is left out instead, and a sentence about it is added there.
     """
-    return _Preparation(notes).of(schema, path, 0)
+    return _Preparation(schema, notes).of(schema, path, 0)
 
 
 class _Preparation:
-    def __init__(self, notes: Notes | None) -> None:
+    def __init__(self, root: Any, notes: Notes | None) -> None:
+        self._root = root
         self._notes = notes
 
     def of(self, schema: Any, path: str, depth: int) -> Any:
@@ -93,6 +95,8 @@ class _Preparation:
 
     def _keeps(self, name: str, value: Any, schema: Schema, path: str) -> bool:
         why = _unkept(name, value, schema)
+        if name == "$ref" and why is None and not _leads(self._root, value):
+            why = "it leads nowhere in this schema."
         if why is not None and self._notes is None:
             raise wrong(f"{path}.{name}", why)
         if why is None and self._notes is not None:
@@ -121,6 +125,20 @@ def _unkept(name: str, value: Any, schema: Schema) -> str | None:
     ):
         return "must be a list of strings."
     return _wrong_form(name, value)
+
+
+def _leads(root: Any, reference: str) -> bool:
+    """Whether there is something at the JSON pointer behind the `#`."""
+    place = root
+    for word in unquote(reference[1:]).split("/")[1:]:
+        key = word.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+            place = place[int(key)]
+        elif isinstance(place, dict) and key in place:
+            place = place[key]
+        else:
+            return False
+    return reference == "#" or reference.startswith("#/")
 
 
 def _wrong_form(name: str, value: Any) -> str | None:

@@ -108,7 +108,7 @@ def test_whatever_is_picked_fits_the_schema(grammars, name):
         ({"enum": []}, ".enum"),
         ({"required": "a"}, ".required"),
         ({"anyOf": []}, ".anyOf"),
-        ({"properties": {"a": {"$ref": "#/$defs/none"}}}, ".properties.a"),
+        ({"properties": {"a": {"$ref": "#/$defs/none"}}}, ".properties.a.$ref"),
         ({"properties": {"a": {"$ref": "https://example.com/s"}}}, ".properties.a.$ref"),
         ({"anyOf": [{"type": "null"}, {"propertyNames": {}}]}, ".anyOf[1].propertyNames"),
         ({"properties": {"a": 3}}, ".properties.a"),
