@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import workloads
 import workloads_kv
+import workloads_structured
 from load import Outcome, warm_up
 from processes import Launcher, Server, Setup
 
@@ -53,5 +54,6 @@ WORKLOADS: dict[str, Workload] = {
     "restart": Workload(workloads_kv.restart, has_peer=False, in_layouts=True),
     # Cells for fewer than all their contexts: only `auto` and `shared` can be started so.
     "oversubscribed": Workload(workloads_kv.oversubscribed),
+    "schema": _on_warm_server(workloads_structured.schema, Setup(parallel=8)),
     "start": Workload(workloads_kv.start),
 }

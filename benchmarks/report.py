@@ -47,6 +47,8 @@ GOALS: dict[tuple[str, str], Goal] = {
     ("oversubscribed", "complete"): Goal("ours", "at least", 16),
     ("oversubscribed", "undisturbed_share"): Goal("ours", "at least", 0.6),
     ("oversubscribed", "unexplained_texts"): Goal("ours", "at most", 0),
+    ("schema", "share_1"): Goal("ours", "at least", 0.85),
+    ("schema", "share_8"): Goal("ours", "at least", 0.85),
     ("start", "ready_s"): Goal("ratio", "at most", 0.35),
     ("start", "rss_mb"): Goal("ratio", "at most", 0.3),
     ("start", "rss_after_idle_ratio"): Goal("ours", "at most", 1.5),

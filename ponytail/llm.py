@@ -235,6 +235,15 @@ class LLM:
         """The text the chat template makes of the messages."""
         return await asyncio.to_thread(self._runtime.template.render_text, prompt)
 
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the model can be asked for, as /v1/models names it."""
+        generates = ("completion", "chat") if self._runtime.context.is_causal else ()
+        embedder = self._runtime.embedder
+        if embedder is None:
+            return generates
+        return (*generates, "rerank" if embedder.pooling == "rank" else "embeddings")
+
     def info(self) -> dict[str, Any]:
         """The settings in force, as /health shows them."""
         return {"model": self.name, **self._runtime.facts}

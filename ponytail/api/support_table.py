@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from ponytail.api.bounded import N_JSON_CHARS, N_LEVELS
+from ponytail.api.embeddings import N_INPUTS
 from ponytail.api.fields import Field, Fields
 from ponytail.api.openai_constraints import (
     JSON_SCHEMA_FORMAT,
@@ -26,6 +27,14 @@ from ponytail.api.openai_fields import N_STOPS, STREAM_OPTIONS
 from ponytail.api.openai_request import N_TOTAL_CHOICES
 from ponytail.api.openai_tools import N_NAME, N_TOOLS
 from ponytail.api.tables import TABLES
+from ponytail.text.toolcalls import FORMATS
+
+
+def _tool_formats() -> str:
+    """Each form with an example, as a model is shown it."""
+    parts = [f"`{one.name}`:\n\n```text\n{one.example}\n```\n" for one in FORMATS]
+    return "\n".join(parts)
+
 
 INTRO = f"""\
 # API: what every parameter does
@@ -147,6 +156,25 @@ how likely the model itself held it.
   tokens of the prompt come first; the very first has `null` for its log-probability.
 - -9999 stands for minus infinity.
 
+## Embeddings and ranks
+
+- `/v1/embeddings` needs `--embeddings`, or a model made for it. `input` is a text, its token ids,
+  or a list of either, of at most {N_INPUTS}; none may be empty, and one that is wrong or longer
+  than the window is a 400 whose `param` is `input[i]`. Every vector has length 1, also after
+  `dimensions`.
+- What a vector is made of is the model's to say (`--pooling` says otherwise): the mean of all
+  tokens, the first or the last; a chat model that says nothing has the mean.
+- `/v1/rerank` needs a model with a head that ranks. `relevance_score` is that head's number as it
+  is: higher is better, and only scores of one model compare.
+- A model that only reads (an encoder) refuses to generate with a 400.
+
+## How models write tool calls
+
+The first form that the chat template shows is taken; `--tool-format` names another. A model
+whose template shows no tools is told of them in the system message, with the example below, and
+`generic` is its form.
+
+{_tool_formats()}
 ## Usage and warnings
 
 `prompt_tokens` counts each prompt once, however many choices it has;

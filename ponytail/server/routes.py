@@ -168,7 +168,8 @@ class SmallRoutes:
             about = self._service.about
             meta = {"status": "loading"}
             return openai.ModelCard(about.name, about.created, about.n_ctx, meta=meta)
-        return openai.ModelCard(llm.name, llm.created, llm.n_ctx, meta={"status": "loaded"})
+        meta = {"status": "loaded"}
+        return openai.ModelCard(llm.name, llm.created, llm.n_ctx, llm.capabilities, meta)
 
     async def _read(
         self, request: Request, llm: Generator, parse: Callable[[dict[str, Any], Limits], T]

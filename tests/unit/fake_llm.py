@@ -125,6 +125,8 @@ class FakeLLM:
     streams: queue.Queue[FakeStream] = field(default_factory=queue.Queue)
     live: set[FakeStream] = field(default_factory=set)
 
+    capabilities = ("completion", "chat")
+
     def info(self) -> dict[str, Any]:
         return {"ctx_size": self.n_ctx, "threads": 2, "startup": "tiny: 1 MB"}
 
