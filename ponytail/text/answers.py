@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -37,6 +39,7 @@ Scores: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
 
 # Calls that a forced answer may make: a model must not be able to go on for ever.
 _N_CALLS_MAX = 16
+_N_CALLABLES = 64
 _GENERIC = "generic"
 
 
@@ -65,6 +68,14 @@ class Plan(msgspec.Struct, frozen=True):
         return self.answers.guide(self, is_chat=is_chat, is_open=is_open)
 
 
+class _Callable(msgspec.Struct, frozen=True):
+    """Tools with arguments that a mask can be made of, their grammar, and what was given up."""
+
+    tools: tuple[Tool, ...]
+    grammar: Compiled
+    warnings: tuple[str, ...]
+
+
 class Answers:
     """For one model.  `tool_format` names its form of tool calls; None: the template tells."""
 
@@ -75,6 +86,8 @@ class Answers:
         self._template = template
         self._tool_format = tool_format
         self._grammars = Grammars(vocabulary)
+        self._lock = threading.Lock()
+        self._callables: OrderedDict[bytes, _Callable] = OrderedDict()
         # What the answer's first text may open; None where channels tell thinking apart.
         self.tags: Tags | None = find_tags(template.source, vocabulary.control_ids)
         self._plain = PieceTable(vocabulary.token_bytes)
@@ -124,12 +137,9 @@ class Answers:
                 start = f"{self._before_answer} @answer"
                 whole = self._after_thinking(start, request, answer=answer)
             return Plan(self, request, sampling, whole=whole, covers_thinking=covers)
-        tools, warnings = self._fit_tools(use)
-        plan = Plan(self, request, request.sampling, tools=use.tools, warnings=tuple(warnings))
-        call_format = self.call_format
-        call = self._grammars.lark(
-            call_format.grammar(tools, self._grammars.spell, is_parallel=use.is_parallel), "tools"
-        )
+        call_format, callable_ = self.call_format, self._callable(use)
+        tools, call = callable_.tools, callable_.grammar
+        plan = Plan(self, request, request.sampling, tools=use.tools, warnings=callable_.warnings)
         is_many = use.is_parallel and call_format.repeats
         calls = f"@call{{1,{_N_CALLS_MAX}}}" if is_many else "@call"
         if use.mode == "required":
@@ -142,22 +152,49 @@ class Answers:
         triggers = call_format.triggers_for(tools)
         return changed(plan, calls=Calls(triggers, call.matcher, is_many))
 
-    def _fit_tools(self, use: ToolUse) -> tuple[tuple[Tool, ...], list[str]]:
-        """The tools that may be called, with arguments a mask can be made of."""
+    def _callable(self, use: ToolUse) -> _Callable:
+        """What may be called; kept, because agents send the same tools with every turn."""
+        key = msgspec.json.encode((use.callable_tools, use.is_parallel))
+        with self._lock:
+            found = self._callables.get(key)
+            if found is not None:
+                self._callables.move_to_end(key)
+                return found
+        built = self._built(use)
+        with self._lock:
+            self._callables[key] = built
+            if len(self._callables) > _N_CALLABLES:
+                self._callables.popitem(last=False)
+        return built
+
+    def _built(self, use: ToolUse) -> _Callable:
+        prepared = [(tool, *tool_schema(tool)) for tool in use.callable_tools]
+        tools = tuple(changed(tool, parameters=schema) for tool, schema, _ in prepared)
+        warnings = [note for _, _, notes in prepared for note in notes]
+        try:
+            return _Callable(tools, self._calls_of(tools, use), tuple(warnings))
+        except InvalidRequest:
+            # Which of them is it?
+            tools, more = self._without_unfit(tools)
+            return _Callable(tools, self._calls_of(tools, use), (*warnings, *more))
+
+    def _calls_of(self, tools: tuple[Tool, ...], use: ToolUse) -> Compiled:
+        source = self.call_format.grammar(tools, self._grammars.spell, is_parallel=use.is_parallel)
+        return self._grammars.lark(source, "tools")
+
+    def _without_unfit(self, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...], list[str]]:
+        """The same with any arguments for tools whose schema no mask can be made of."""
         fit: list[Tool] = []
         warnings: list[str] = []
-        for tool in use.callable_tools:
-            schema, notes = tool_schema(tool)
-            error = self._grammars.fits(schema)
+        for tool in tools:
+            path = f"{tool.path}.parameters"
+            error = self._grammars.fits(tool.parameters)
             if error and tool.is_strict:
-                raise InvalidRequest(
-                    f"{tool.path}.parameters: {error}", param=f"{tool.path}.parameters"
-                )
+                raise InvalidRequest(f"{path}: {error}", param=path)
             if error:
-                notes = [f"{tool.path}.parameters is not kept to: {error}"]
-                schema = {"type": "object"}
-            warnings += notes
-            fit.append(changed(tool, parameters=schema))
+                warnings.append(f"{path} is not kept to: {error}")
+                tool = changed(tool, parameters={"type": "object"})
+            fit.append(tool)
         return tuple(fit), warnings
 
     def _after_thinking(self, start: str, request: GenerateRequest, **parts: Compiled) -> Compiled:

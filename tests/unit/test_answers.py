@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace as changed
 
-from ponytail.errors import ConstraintFailed
+from ponytail.errors import ConstraintFailed, InvalidRequest
 from ponytail.text.answers import Answers, Plan
 from ponytail.text.guide import Guide
 from ponytail.types import (
@@ -190,3 +190,25 @@ def test_format_by_name_is_used_and_shown_to_a_model_whose_template_has_none() -
     answers = Answers(plain, chat_template(TEMPLATES["smollm2"]), "llama3-json")
     plan = answers.plan(asked(TOOL, mode="required"))
     assert takes(plan, '{"name": "f", "parameters": {"n": 1}}', plain)
+
+
+def test_tools_are_built_once_however_often_they_are_sent() -> None:
+    answers = harmony()
+    first, again = (answers.plan(asked(TOOL)) for _ in range(2))
+    assert first.calls is not None
+    assert again.calls is not None
+    assert first.calls.matcher.__self__ is again.calls.matcher.__self__  # type: ignore[attr-defined]
+    other = answers.plan(asked(changed(TOOL, name="g")))
+    assert other.calls is not None
+    assert other.calls.matcher.__self__ is not first.calls.matcher.__self__  # type: ignore[attr-defined]
+
+
+def test_of_many_tools_the_one_no_mask_can_be_made_of_is_named() -> None:
+    """Its arguments are left free and that is said; a strict one is refused."""
+    unfit = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a(?=b)$"}}}
+    odd = Tool("odd", parameters=unfit, path="tools[1].function")
+    plan = harmony().plan(asked(TOOL, odd))
+    assert [w.split(" ")[0] for w in plan.warnings] == ["tools[1].function.parameters"]
+    with pytest.raises(InvalidRequest) as caught:
+        harmony().plan(asked(TOOL, changed(odd, is_strict=True)))
+    assert (caught.value.param or "").startswith("tools[1].function.parameters")
