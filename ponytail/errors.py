@@ -15,11 +15,11 @@
     │   ├── PayloadTooLarge         413
     │   ├── UnsupportedMediaType    415
     │   ├── ConstraintFailed        400  no token fits the grammar that the answer must keep to
+    │   ├── DeadlineExceeded        408  `deadline_s` passed before the first token
     │   └── Overloaded              429  the queue is full; `retry_after_s` is an estimate
     ├── ServiceError            the server's side: a 5xx
     │   ├── ModelLoading            503  try again when /health says ok
     │   ├── ShuttingDown            503
-    │   ├── DeadlineExceeded        504  `deadline_s` passed before the first token
     │   ├── RequestCancelled        499  the client went away; nobody reads this one
     │   └── EngineFailed            500  this one request broke; others go on
     └── StartError              the process cannot start: exit code 2 and one line
@@ -175,6 +175,14 @@ class ConstraintFailed(RequestError):
     code = "constraint_failed"
 
 
+class DeadlineExceeded(RequestError):
+    """The request's own deadline passed before it had its first token."""
+
+    status = 408
+    code = "deadline_exceeded"
+    type = "timeout_error"
+
+
 class ServiceError(PonytailError):
     """The server is at fault, or not ready."""
 
@@ -193,14 +201,6 @@ class ShuttingDown(ServiceError):
     status = 503
     code = "shutting_down"
     type = "service_unavailable_error"
-
-
-class DeadlineExceeded(ServiceError):
-    """The request's own deadline passed before it had its first token."""
-
-    status = 504
-    code = "deadline_exceeded"
-    type = "timeout_error"
 
 
 class EngineFailed(ServiceError):

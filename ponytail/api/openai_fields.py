@@ -133,7 +133,7 @@ OUTPUT = (
     honoured(
         "deadline_s",
         Number(0, DAY_S, True),
-        "Seconds from arrival. Past it a waiting request is a 504 with code deadline_exceeded, "
+        "Seconds from arrival. Past it a waiting request is a 408 with code deadline_exceeded, "
         "a running one ends with finish_reason length.",
     ),
     honoured(

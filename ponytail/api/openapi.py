@@ -154,12 +154,12 @@ ERRORS = {
     "400": ("BadRequest", "A field is wrong, unknown or not supported; `param` names it."),
     "404": ("NotFound", "No such model or route."),
     "405": ("MethodNotAllowed", "The route has no such method."),
+    "408": ("DeadlineExceeded", "deadline_s passed while the request waited."),
     "413": ("PayloadTooLarge", "The body is over the limit."),
     "415": ("UnsupportedMediaType", "The body is not declared as JSON."),
     "429": ("Overloaded", "The queue is full; Retry-After is an estimate in seconds."),
     "500": ("Failed", "This one request broke."),
     "503": ("Unavailable", "The model is loading, or the server is going down."),
-    "504": ("DeadlineExceeded", "deadline_s passed while the request waited."),
 }
 
 

@@ -47,7 +47,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What all answers to one request have in common; `warnings` say what is not kept to.
 
     `whole` binds the answer after thinking from its first token on, `calls` only from where
-    a tool call begins.  `covers_thinking`: `whole` binds the thinking too.
+    a tool call begins.  `covers_thinking`: `whole` binds the thinking too.  `is_all_calls`: there
+    is nothing else in an answer.
     """
 
     answers: Answers
@@ -57,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True):
     whole: Compiled | None = None
     calls: Calls | None = None
     covers_thinking: bool = False
+    is_all_calls: bool = False
     warnings: tuple[str, ...] = ()
 
     def output(self, *, is_chat: bool, is_open: bool) -> Output:
@@ -143,7 +145,8 @@ class Answers:
         is_many = use.is_parallel and call_format.repeats
         calls = f"@call{{1,{_N_CALLS_MAX}}}" if is_many else "@call"
         if use.mode == "required":
-            return changed(plan, whole=self._after_thinking(calls, request, call=call))
+            whole = self._after_thinking(calls, request, call=call)
+            return changed(plan, whole=whole, is_all_calls=True)
         if answer is not None:
             start = f"({calls} | {self._before_answer} @answer)"
             return changed(
@@ -264,6 +267,7 @@ class Answers:
             n_unstoppable,
             reasoning=reasoning,
             calls=self.call_format.parser(plan.tools) if has_parser else None,
+            is_all_calls=plan.is_all_calls,
         )
 
     def guide(self, plan: Plan, *, is_chat: bool, is_open: bool) -> Guide | None:

@@ -58,6 +58,7 @@ class Output:
     __slots__ = (
         "_calls",
         "_decoder",
+        "_is_all_calls",
         "_is_split",
         "_n_unstoppable",
         "_pieces",
@@ -76,13 +77,16 @@ class Output:
         *,
         reasoning: ReasoningSplitter | None = None,
         calls: CallParser | None = None,
+        is_all_calls: bool = False,
     ) -> None:
+        """`is_all_calls`: what is no call is markup of one that was cut off, and not told."""
         self._pieces = pieces
         self._decoder: codecs.IncrementalDecoder | None = None
         self._splitter = StopSplitter(stops) if stops else None
         self._n_unstoppable = n_unstoppable
         self._reasoning = reasoning
         self._calls = calls
+        self._is_all_calls = is_all_calls
         self._is_split = reasoning is not None or calls is not None
         self._tokens: _Tokens | None = None
         self.n_reasoning = 0
@@ -156,6 +160,8 @@ class Output:
         events: list[Event] = []
         for event in parsed:
             if isinstance(event, Text):
+                if self._is_all_calls:
+                    continue
                 text = self._unstopped(event.text)
                 events += [Text(text)] if text else []
                 if self.stop is not None:

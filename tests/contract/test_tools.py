@@ -58,6 +58,14 @@ def test_required_makes_valid_calls_of_a_model_that_knows_none(client, stream, s
     valid(calls)
 
 
+@pytest.mark.parametrize("n", range(1, 14, 3))
+def test_a_forced_call_that_is_cut_off_shows_no_markup(client, n):
+    calls, content, reason = asked(client, tool_choice="required", max_tokens=n, seed=1)
+    assert reason == "length"
+    assert not content
+    assert all(name in SCHEMAS for _, name, _ in calls)
+
+
 def test_plain_and_stream_tell_the_same_calls(client):
     options = {"tool_choice": "required", "seed": 5}
     plain, _, _ = asked(client, **options)
