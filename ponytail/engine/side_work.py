@@ -39,8 +39,8 @@ class Reader(Protocol):
     n_texts: int
     can_split: bool
 
-    def read(self, parts: Sequence[Part]) -> list[Vector | None]:
-        """A vector for each part that ends its text.
+    def read(self, parts: Sequence[Part]) -> list[Vector | Exception | None]:
+        """A vector for each part that ends its text, an exception where none came out.
 
         A part that is not a whole text comes alone; it begins, or goes on where the last such
         call ended, whatever whole texts were read in between.
@@ -184,7 +184,9 @@ class SideWork:
         self._learn(n_tokens, self._clock() - started)
         for (text, end), vector in zip(texts, vectors, strict=True):
             text.n_read = end
-            if vector is not None:
+            if isinstance(vector, Exception):
+                text.work.fail(vector)
+            elif vector is not None:
                 text.work.put(text.index, vector)
 
     def _room(self, reader: Reader, *, is_busy: bool) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ponytail.errors import BadConfig, DecodeError
+from ponytail.errors import BadConfig, DecodeError, EngineFailed
 from ponytail.llama.capi import captured_log, lib
 from ponytail.llama.context import FLASH_ATTN
 from ponytail.llama.model import Model
@@ -103,9 +103,10 @@ class Embedder:
             lib.llama_free(self._pointer)
             self._pointer = None
 
-    def read(self, parts: Sequence[Part]) -> list[array[float] | None]:
+    def read(self, parts: Sequence[Part]) -> list[array[float] | Exception | None]:
         """A vector of length 1, or a score, for each part that ends its text; else None.
 
+        An exception in place of a vector that came out as none.
         A part that is not a whole text comes alone; it begins, or goes on where the last such
         call ended.  Raises DecodeError.
         """
@@ -117,9 +118,9 @@ class Embedder:
         if result != 0:
             raise DecodeError(f"llama_decode returned {result} for {len(parts)} texts to embed")
         if self.pooling == "rank":
-            return [self._score(seq_id) for seq_id in range(len(parts))]
+            return [*map(self._score, range(len(parts)))]
         rows = self._rows(self._batch.n_tokens)
-        found: list[array[float] | None] = []
+        found: list[array[float] | Exception | None] = []
         at = 0
         for tokens, start, end in parts:
             pooled = self._pooled(rows[at : at + end - start], start, end, len(tokens))
@@ -183,9 +184,9 @@ class Embedder:
         return array("f", [lib.llama_get_embeddings_seq(self._pointer, seq_id)[0]])
 
 
-def _unit(vector: Any) -> array[float]:
-    """The same direction with length 1, float32.  Raises DecodeError where there is none."""
+def _unit(vector: Any) -> array[float] | Exception:
+    """The same direction with length 1, float32."""
     length = float(np.sqrt(np.square(vector).sum()))
     if not 0 < length < np.inf:
-        raise DecodeError("the model made no vector of this text")
+        return EngineFailed("the model made no vector of this text")
     return array("f", (vector / length).astype(np.float32).tobytes())

@@ -26,7 +26,7 @@ class FakeReader:
         self.total = self.n_read = 0
         self.fails_on: int | None = None
 
-    def read(self, parts: Sequence[Part]) -> list[Vector | None]:
+    def read(self, parts: Sequence[Part]) -> list[Vector | Exception | None]:
         assert 0 < len(parts) <= self.n_texts
         assert sum(end - start for _, start, end in parts) <= max(
             self.n_batch, 0 if self.can_split else len(parts[0][0])
@@ -37,7 +37,10 @@ class FakeReader:
         if any(self.fails_on in tokens for tokens, _, _ in parts):
             raise RuntimeError("broken")
         if all(is_whole):
-            return [array("f", [sum(tokens)]) for tokens, _, _ in parts]
+            return [
+                EngineFailed("no vector") if 8 in tokens else array("f", [sum(tokens)])
+                for tokens, _, _ in parts
+            ]
         ((tokens, start, end),) = parts
         assert start in (0, self.n_read), "a long text goes on where it was left"
         self.n_read = end
@@ -59,7 +62,7 @@ def values(work: Work) -> list[float]:
     return [vector[0] for vector in work.future.result(timeout=0)]
 
 
-TEXTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=40), min_size=1, max_size=8)
+TEXTS = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=40), min_size=1, max_size=8)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans(), st.booleans())
@@ -135,6 +138,17 @@ def test_a_call_that_fails_ends_its_requests_and_no_others() -> None:
     queue.submit(good)
     run_all(queue)
     assert values(good) == [3, 4]
+    with pytest.raises(EngineFailed):
+        bad.future.result(timeout=0)
+
+
+def test_a_text_without_a_vector_fails_its_own_request_alone() -> None:
+    queue = side(FakeReader())
+    bad, good = Work([[8]]), Work([[3]])
+    queue.submit(bad)
+    queue.submit(good)
+    queue.run(is_busy=False)
+    assert values(good) == [3]
     with pytest.raises(EngineFailed):
         bad.future.result(timeout=0)
 
