@@ -113,7 +113,7 @@ def test_the_first_form_streams() -> None:
     for value in got:
         strict(ChatCompletionChunk, value)
     assert [value["choices"][0]["delta"] for value in got] == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": None},
         {"function_call": {"name": "get_time", "arguments": ""}},
         {"function_call": {"arguments": '{"zone":'}},
         {"function_call": {"arguments": ' "é"}'}},
