@@ -91,9 +91,13 @@ class Embeddings:
         return model.tokenize_pair(query, document)
 
 
-def shortened(vector: array[float], n_dims: int | None) -> array[float]:
-    """The first n_dims numbers, scaled to length 1 again."""
-    if n_dims is None or n_dims >= len(vector):
+def all_shortened(vectors: Sequence[array[float]], n_dims: int | None) -> list[array[float]]:
+    """The first n_dims numbers of each, scaled to length 1 again."""
+    return [one if n_dims is None else _shortened(one, n_dims) for one in vectors]
+
+
+def _shortened(vector: array[float], n_dims: int) -> array[float]:
+    if n_dims >= len(vector):
         return vector
     first = vector[:n_dims]
     length = math.sqrt(math.fsum(x * x for x in first))

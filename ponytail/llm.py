@@ -30,7 +30,7 @@ from ponytail.api.openai import ChatCompletions, Completions
 from ponytail.collected import Answer, Choice, checked, collect, events
 from ponytail.config import Config
 from ponytail.delivery import AsyncStream, ThreadStream
-from ponytail.embeddings import Embeddings, Texts, shortened
+from ponytail.embeddings import Embeddings, Texts, all_shortened
 from ponytail.engine.side_work import Vector
 from ponytail.engine.stats import Gauges
 from ponytail.errors import ShuttingDown
@@ -132,7 +132,7 @@ class LLM:
         body = {"input": [t if isinstance(t, str) else list(t) for t in texts]}
         request = parse_embeddings({**body, "dimensions": dimensions}, self._limits)
         vectors, _ = self._read(self._embeddings.to_embed, request)
-        return [shortened(vector, dimensions).tolist() for vector in vectors]
+        return [vector.tolist() for vector in all_shortened(vectors, dimensions)]
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """How well each document answers the query, higher is better, in the order given."""
@@ -192,7 +192,8 @@ class LLM:
         """(a vector for each input, tokens read); cancelling the task cancels the work."""
         vectors, n_tokens = await self._aread(self._embeddings.to_embed, request)
         if request.dimensions is not None:
-            vectors = [shortened(vector, request.dimensions) for vector in vectors]
+            # Some tenths of a second for thousands of long vectors: not in the event loop.
+            vectors = await asyncio.to_thread(all_shortened, vectors, request.dimensions)
         return vectors, n_tokens
 
     async def ranks(self, request: RankRequest) -> tuple[list[float], int]:

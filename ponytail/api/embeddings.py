@@ -30,7 +30,6 @@ from ponytail.api.fields import (
     wrong,
 )
 from ponytail.api.openai_messages import TokenIds, read_ids
-from ponytail.errors import InvalidRequest
 from ponytail.types import EmbedRequest, RankRequest
 
 N_INPUTS = 2048
@@ -150,7 +149,7 @@ TABLES: dict[str, Fields] = {"/v1/embeddings": EMBEDDINGS, "/v1/rerank": RERANK}
 
 def parse_embeddings(body: dict[str, Any], limits: Limits) -> EmbedRequest:
     """Raises InvalidRequest."""
-    values = EMBEDDINGS.read_members(_object(body), limits)
+    values = EMBEDDINGS.read_members(body, limits)
     return EmbedRequest(
         inputs=values["input"],
         dimensions=values.get("dimensions"),
@@ -161,7 +160,7 @@ def parse_embeddings(body: dict[str, Any], limits: Limits) -> EmbedRequest:
 
 def parse_rerank(body: dict[str, Any], limits: Limits) -> RankRequest:
     """Raises InvalidRequest."""
-    values = RERANK.read_members(_object(body), limits)
+    values = RERANK.read_members(body, limits)
     return RankRequest(
         query=values["query"],
         documents=values["documents"],
@@ -169,12 +168,6 @@ def parse_rerank(body: dict[str, Any], limits: Limits) -> RankRequest:
         shows_documents=values.get("return_documents", False),
         param="texts" if "texts" in body else "documents",
     )
-
-
-def _object(body: object) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    return body
 
 
 def encode_embeddings(

@@ -337,6 +337,8 @@ class Fields:
         self, body: Mapping[str, Any], limits: Limits, prefix: str = ""
     ) -> dict[str, Any]:
         """Values by row name, of what is there and not null; the first fault raises."""
+        if not isinstance(body, dict):
+            raise InvalidRequest("The body must be a JSON object.")
         values: dict[str, Any] = {}
         for name, raw in body.items():
             row = self._by_name.get(name)

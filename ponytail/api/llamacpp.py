@@ -53,7 +53,7 @@ class Completion:
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest, with `param` the path of the field."""
-        values = COMPLETION.read_members(_object(body), limits)
+        values = COMPLETION.read_members(body, limits)
         return _request(values["prompt"], values, self.defaults)
 
     def encoder(self, reply: Reply, request: GenerateRequest) -> Encoder:
@@ -80,7 +80,7 @@ class Infill:
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest, with `param` the path of the field."""
-        values = INFILL.read_members(_object(body), limits)
+        values = INFILL.read_members(body, limits)
         prompt = InfillPrompt(
             prefix=values["input_prefix"],
             suffix=values["input_suffix"],
@@ -94,12 +94,6 @@ class Infill:
 
     def encode_error(self, error: PonytailError) -> bytes:
         return encode_error(error)
-
-
-def _object(body: object) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    return body
 
 
 def _encoder(reply: Reply, request: GenerateRequest) -> Encoder:

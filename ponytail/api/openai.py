@@ -20,7 +20,7 @@ from ponytail.api.openai_request import chat_prompt, chat_request, completion_re
 from ponytail.api.openai_sampling import DEFAULTS
 from ponytail.api.openai_stream import encoder
 from ponytail.api.openapi import encode_openapi
-from ponytail.errors import InvalidRequest, PonytailError
+from ponytail.errors import PonytailError
 from ponytail.types import ChatPrompt, GenerateRequest, Sampling
 
 __all__ = [
@@ -52,7 +52,7 @@ class ChatCompletions:
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest or UnsupportedContent, with `param` the path of the field."""
-        values = tables.CHAT.read_members(_object(body), limits)
+        values = tables.CHAT.read_members(body, limits)
         return chat_request(values, self.defaults)
 
     def encoder(self, reply: Reply, request: GenerateRequest) -> Encoder:
@@ -73,7 +73,7 @@ class Completions:
 
     def parse(self, body: dict[str, Any], limits: Limits) -> GenerateRequest:
         """Raises InvalidRequest, with `param` the path of the field."""
-        values = tables.COMPLETION.read_members(_object(body), limits)
+        values = tables.COMPLETION.read_members(body, limits)
         return completion_request(values, self.defaults)
 
     def encoder(self, reply: Reply, request: GenerateRequest) -> Encoder:
@@ -81,12 +81,6 @@ class Completions:
 
     def encode_error(self, error: PonytailError) -> bytes:
         return encode_error(error)
-
-
-def _object(body: object) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    return body
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -99,7 +93,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
 
 
 def parse_tokenize(body: dict[str, Any], limits: Limits) -> TokenizeRequest:
-    values = tables.TOKENIZE.read_members(_object(body), limits)
+    values = tables.TOKENIZE.read_members(body, limits)
     return TokenizeRequest(
         text=values["content"],
         add_special=values.get("add_special", False),
@@ -132,7 +126,7 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def parse_detokenize(body: dict[str, Any], limits: Limits) -> tuple[int, ...]:
-    values = tables.DETOKENIZE.read_members(_object(body), limits)
+    values = tables.DETOKENIZE.read_members(body, limits)
     ids: tuple[int, ...] = values["tokens"]
     return ids
 
@@ -143,7 +137,7 @@ def encode_content(content: str) -> bytes:
 
 
 def parse_apply_template(body: dict[str, Any], limits: Limits) -> ChatPrompt:
-    return chat_prompt(tables.APPLY_TEMPLATE.read_members(_object(body), limits))
+    return chat_prompt(tables.APPLY_TEMPLATE.read_members(body, limits))
 
 
 def encode_prompt(prompt: str) -> bytes:

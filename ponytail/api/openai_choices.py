@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol, assert_never
 
 from ponytail.api.openai_logprobs import ChatTokens, RawTokens, Tokens
+from ponytail.text.tool_prompt import shown_tools
 from ponytail.types import (
     ChatPrompt,
     Event,
@@ -142,8 +143,7 @@ class ChatShape:
 
 
 def _may_call(request: GenerateRequest) -> bool:
-    uses = [one.tool_use for one in request.prompts if isinstance(one, ChatPrompt)]
-    return any(use is not None and use.mode != "none" for use in uses)
+    return any(shown_tools(p.tool_use) for p in request.prompts if isinstance(p, ChatPrompt))
 
 
 def _call(start: ToolCallStart, fragments: list[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -26,6 +27,7 @@ __all__ = [
     "cpu_features",
     "ensure_backend",
     "lib",
+    "logged_mib",
 ]
 
 BINDING_VERSION = "0.3.36"
@@ -104,6 +106,12 @@ def captured_log() -> Iterator[list[str]]:
         yield lines
     finally:
         _captured = None
+
+
+def logged_mib(log: str, *buffers: str) -> float:
+    """MiB of these buffers (`KV`, `RS`, `compute`) of a context, which only its log tells."""
+    sizes = re.findall(rf"(?:{'|'.join(buffers)}) buffer size\s*=\s*([\d.]+) MiB", log)
+    return sum(map(float, sizes))
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]

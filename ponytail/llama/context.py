@@ -22,7 +22,7 @@ from ponytail.errors import (
     OutOfCells,
     SampleError,
 )
-from ponytail.llama.capi import captured_log, lib
+from ponytail.llama.capi import captured_log, lib, logged_mib
 from ponytail.llama.cells import Cells, Opening, Span, State
 from ponytail.llama.model import Model
 from ponytail.llama.sampler import Guide, RowSampler, Scores, scores_of
@@ -42,9 +42,6 @@ CACHE_TYPES = {
 }
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 # What the library tells of a new context only in its log.
-_COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
-_KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
-_RECURRENT = re.compile(r"RS buffer size\s*=\s*([\d.]+) MiB")
 _CAUSAL = re.compile(r"causal_attn\s*=\s*([01])")
 _FLASH = re.compile(r"Flash Attention.*?(enabled|disabled)", re.IGNORECASE)
 _MIB = 1 << 20
@@ -132,9 +129,9 @@ class Context:
         return Cells(pointer, n_seq=self.n_seq, is_shared=self.is_shared, n_swa=self.model.n_swa)
 
     def _read_log(self, log: str) -> None:
-        self.compute_mib: float = sum(map(float, _COMPUTE.findall(log)))
-        self._recurrent_mib = sum(map(float, _RECURRENT.findall(log)))
-        self._mib_per_cell = sum(map(float, _KV.findall(log))) / self.n_cells
+        self.compute_mib = logged_mib(log, "compute")
+        self._recurrent_mib = logged_mib(log, "RS")
+        self._mib_per_cell = logged_mib(log, "KV") / self.n_cells
         per_token = self._mib_per_cell * _MIB / (1 if self.is_shared else self.n_seq)
         # As exact as the log, which has two decimals; 0 where a state does not grow.
         self.cell_bytes: int = round(per_token + _CELL_HEAD_BYTES) if per_token else 0

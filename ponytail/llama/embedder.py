@@ -9,7 +9,6 @@ text whole.  Fits `engine.side_work.Reader`.  Engine thread only.
 from __future__ import annotations
 
 import ctypes
-import re
 from array import array
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -17,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ponytail.errors import BadConfig, DecodeError, EngineFailed
-from ponytail.llama.capi import captured_log, lib
+from ponytail.llama.capi import captured_log, lib, logged_mib
 from ponytail.llama.context import FLASH_ATTN
 from ponytail.llama.model import Model
 
@@ -39,8 +38,6 @@ _TILE = 64
 # What attention scores may take in memory so that no flash attention is needed.
 _SCORES_BYTES = 256 << 20
 _N_BATCH = 512
-_COMPUTE = re.compile(r"compute buffer size\s*=\s*([\d.]+) MiB")
-_KV = re.compile(r"(?:KV|RS) buffer size\s*=\s*([\d.]+) MiB")
 
 
 class Embedder:
@@ -89,8 +86,7 @@ class Embedder:
                 f"llama.cpp could not create a context for embeddings of {n_ctx} tokens "
                 f"(pooling {pooling}); see --verbose for its words"
             )
-        log = "\n".join(lines)
-        self.mib = sum(map(float, _COMPUTE.findall(log) + _KV.findall(log)))
+        self.mib = logged_mib("\n".join(lines), "compute", "KV", "RS")
         self.n_dims: int = 1 if pooling == "rank" else lib.llama_model_n_embd_out(model.pointer)
         self._sum: Any = None
         self._n_held = 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -21,6 +19,7 @@ from ponytail.errors import InvalidRequest
 from ponytail.text.grammar import Compiled, Grammars, Vocabulary, tool_schema
 from ponytail.text.guide import Calls, Guide, Thinking
 from ponytail.text.output import Output, PieceTable
+from ponytail.text.recent import Recent
 from ponytail.text.template import ChatTemplate
 from ponytail.text.thinking import ReasoningSplitter, Tags, find_tags
 from ponytail.text.toolcalls import CallFormat, by_name, detect
@@ -88,8 +87,7 @@ class Answers:
         self._template = template
         self._tool_format = tool_format
         self._grammars = Grammars(vocabulary)
-        self._lock = threading.Lock()
-        self._callables: OrderedDict[bytes, _Callable] = OrderedDict()
+        self._callables: Recent[bytes, _Callable] = Recent(_N_CALLABLES)
         # What the answer's first text may open; None where channels tell thinking apart.
         self.tags: Tags | None = find_tags(template.source, vocabulary.control_ids)
         self._plain = PieceTable(vocabulary.token_bytes)
@@ -135,9 +133,9 @@ class Answers:
             sampling = request.sampling if use is None else self._without_calls(request.sampling)
             covers = constraint is not None and self._covers_thinking(constraint)
             whole = answer
-            if answer is not None and not covers and _begins_turn(request):
+            if constraint and answer and not covers and _begins_turn(request):
                 start = f"{self._before_answer} @answer"
-                whole = self._after_thinking(start, request, answer=answer)
+                whole = self._after_thinking(start, request, constraint.param, answer=answer)
             return Plan(self, request, sampling, whole=whole, covers_thinking=covers)
         call_format, callable_ = self.call_format, self._callable(use)
         tools, call = callable_.tools, callable_.grammar
@@ -145,12 +143,12 @@ class Answers:
         is_many = use.is_parallel and call_format.repeats
         calls = f"@call{{1,{_N_CALLS_MAX}}}" if is_many else "@call"
         if use.mode == "required":
-            whole = self._after_thinking(calls, request, call=call)
+            whole = self._after_thinking(calls, request, "tools", call=call)
             return changed(plan, whole=whole, is_all_calls=True)
         if answer is not None:
             start = f"({calls} | {self._before_answer} @answer)"
             return changed(
-                plan, whole=self._after_thinking(start, request, call=call, answer=answer)
+                plan, whole=self._after_thinking(start, request, "tools", call=call, answer=answer)
             )
         triggers = call_format.triggers_for(tools)
         return changed(plan, calls=Calls(triggers, call.matcher, is_many))
@@ -158,17 +156,7 @@ class Answers:
     def _callable(self, use: ToolUse) -> _Callable:
         """What may be called; kept, because agents send the same tools with every turn."""
         key = msgspec.json.encode((use.callable_tools, use.is_parallel))
-        with self._lock:
-            found = self._callables.get(key)
-            if found is not None:
-                self._callables.move_to_end(key)
-                return found
-        built = self._built(use)
-        with self._lock:
-            self._callables[key] = built
-            if len(self._callables) > _N_CALLABLES:
-                self._callables.popitem(last=False)
-        return built
+        return self._callables.get(key, lambda: self._built(use))
 
     def _built(self, use: ToolUse) -> _Callable:
         prepared = [(tool, *tool_schema(tool)) for tool in use.callable_tools]
@@ -200,7 +188,9 @@ class Answers:
             fit.append(tool)
         return tuple(fit), warnings
 
-    def _after_thinking(self, start: str, request: GenerateRequest, **parts: Compiled) -> Compiled:
+    def _after_thinking(
+        self, start: str, request: GenerateRequest, param: str, **parts: Compiled
+    ) -> Compiled:
         """`start` over these parts; before it the thinking that the grammar itself must take."""
         rules = [start]
         tags, n_max = self._channel_tags, request.n_thinking_max
@@ -211,7 +201,7 @@ class Answers:
             rules.append(f"thought{bound}: /(?s:.*)/")
         elif len(parts) == 1 and start.strip() == f"@{next(iter(parts))}":
             return next(iter(parts.values()))
-        return self._grammars.joined("\n".join(rules), parts, "tools")
+        return self._grammars.joined("\n".join(rules), parts, param)
 
     @property
     def _before_answer(self) -> str:
@@ -262,7 +252,7 @@ class Answers:
             reasoning = ReasoningSplitter(self.tags, is_open=is_open)
         has_parser = bool(plan.tools) or (self._channels is not None and request.splits_reasoning)
         return Output(
-            self._shown_with_calls if has_parser or self._channels is not None else self._shown,
+            self._pieces(plan),
             request.stop,
             n_unstoppable,
             reasoning=reasoning,
@@ -270,13 +260,17 @@ class Answers:
             is_all_calls=plan.is_all_calls,
         )
 
+    def _pieces(self, plan: Plan) -> PieceTable:
+        """What a chat's tokens read as: with markup where somebody takes it apart."""
+        is_shown = bool(plan.tools) or self._channels is not None
+        return self._shown_with_calls if is_shown else self._shown
+
     def guide(self, plan: Plan, *, is_chat: bool, is_open: bool) -> Guide | None:
         n_max = plan.request.n_thinking_max if is_chat else None
         if plan.whole is None and plan.calls is None and n_max is None:
             return None
-        is_shown = bool(plan.tools) or self._channels is not None
         return Guide(
-            (self._shown_with_calls if is_shown else self._shown).token_bytes,
+            self._pieces(plan).token_bytes,
             thinking=self._thinking(plan, is_open, n_max) if is_chat else None,
             matcher=None if plan.whole is None else plan.whole.matcher(),
             calls=plan.calls,

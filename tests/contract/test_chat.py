@@ -12,27 +12,15 @@ import pytest
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from tests.contract.replies import HI, NO_END, strict
 from tests.real.server import Server
 
 pytestmark = pytest.mark.real
-
-HI: list[Any] = [{"role": "user", "content": "Say hi."}]
-NO_END = {"0": -100, "2": -100}
-
-
-@pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def get(server: Server, path: str) -> Any:
     with urllib.request.urlopen(server.url + path, timeout=10) as reply:
         return json.load(reply)
-
-
-def strict(kind: Any, value: Any) -> None:
-    """The reply's JSON is what the package's own model says, no field coerced."""
-    kind.model_validate(value.model_dump(mode="python"), strict=True)
 
 
 def test_models_list_tells_the_enforced_window(client, server):

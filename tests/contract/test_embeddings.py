@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import re
 import struct
 from collections.abc import Iterator
@@ -19,15 +18,14 @@ from openai.types import CreateEmbeddingResponse
 from ponytail import LLM
 from ponytail.errors import InvalidRequest
 from ponytail.llama.capi import lib
-from ponytail.llama.model import Model
+from tests.contract.plain_llama import N_CTX, computed, floats
 from tests.contract.replies import HI, strict
 from tests.real.server import Server
-from tests.synthetic import smollm2_path, write_gguf
+from tests.synthetic import write_gguf
 
 pytestmark = pytest.mark.real
 
 TEXTS = ["The cat sat on the mat.", "x", "Der Kater saß auf der Matte. 🐈", "quantum " * 300]
-N_CTX = 2048
 
 
 def vectors(client: Any, texts: Any, **options: Any) -> Any:
@@ -141,26 +139,9 @@ def test_forms_that_cannot_be_are_refused(client, fields):
 
 
 def independent(ids: list[int]) -> Any:
-    """llama.cpp's own mean of the tokens' vectors, in one call, none of our code."""
-    model = Model(smollm2_path())
-    params = lib.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = N_CTX
-    params.embeddings, params.pooling_type, params.flash_attn_type = True, 1, 0
-    context = lib.llama_init_from_model(model.pointer, params)
-    batch = lib.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
-        batch.seq_id[i][0] = 0
-    assert lib.llama_decode(context, batch) == 0
-    pointer = lib.llama_get_embeddings_seq(context, 0)
-    buffer: Any = (ctypes.c_float * 576).from_address(
-        ctypes.cast(pointer, ctypes.c_void_p).value or 0
-    )
-    found = np.frombuffer(buffer, dtype=np.float32).copy()
-    lib.llama_batch_free(batch)
-    lib.llama_free(context)
-    model.close()
+    """llama.cpp's own mean of the tokens' vectors, in one call."""
+    with computed(ids, embeddings=True, pooling_type=1) as (_, context):
+        found = floats(lib.llama_get_embeddings_seq(context, 0), 576)
     return found / np.linalg.norm(found)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import openai
 import pytest
 
 from ponytail.llama.capi import lib
-from ponytail.llama.model import Model
+from tests.contract.plain_llama import computed, floats
 from tests.contract.replies import HI, NO_END, Streamed, checked
 from tests.real.server import running
 from tests.synthetic import smollm2_path
@@ -97,28 +95,12 @@ def test_raw_completions_have_the_first_shape(client):
 
 
 def independent(ids: Sequence[int]) -> list[float]:
-    """Log-probability of each token from the second on: one plain decode, none of our code."""
-    model = Model(smollm2_path())
-    params = lib.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = 2048
-    params.n_threads = params.n_threads_batch = 2
-    params.flash_attn_type = 0
-    context = lib.llama_init_from_model(model.pointer, params)
-    batch = lib.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
-        batch.seq_id[i][0] = 0
-    assert lib.llama_decode(context, batch) == 0
+    """Log-probability of each token from the second on."""
     found = []
-    for i, target in enumerate(ids[1:]):
-        address = ctypes.cast(lib.llama_get_logits_ith(context, i), ctypes.c_void_p).value
-        buffer: Any = (ctypes.c_float * model.n_vocab).from_address(address or 0)
-        row = np.frombuffer(buffer, dtype=np.float32).astype(np.float64)
-        found.append(float(row[target] - row.max() - np.log(np.exp(row - row.max()).sum())))
-    lib.llama_batch_free(batch)
-    lib.llama_free(context)
-    model.close()
+    with computed(ids) as (model, context):
+        for i, target in enumerate(ids[1:]):
+            row = floats(lib.llama_get_logits_ith(context, i), model.n_vocab)
+            found.append(float(row[target] - row.max() - np.log(np.exp(row - row.max()).sum())))
     return found
 
 

@@ -27,6 +27,7 @@ from ponytail.types import (
     ToolUse,
 )
 from tests.unit.chat_templates import TEMPLATES
+from tests.unit.grammar.vocabulary import byte_ids
 from tests.unit.rendering import chat_template
 
 CONTROLS = ("<eog>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>")
@@ -49,11 +50,7 @@ class Bytes:
         return bytes([token_id]) if token_id < 256 else b""
 
     def tokenize_inside(self, text: str) -> list[int]:
-        for control, token_id in self.control_ids.items():
-            before, found, after = text.partition(control)
-            if found:
-                return [*self.tokenize_inside(before), token_id, *self.tokenize_inside(after)]
-        return list(text.encode())
+        return byte_ids(text, self.control_ids)
 
 
 HARMONY = Bytes(*CONTROLS)

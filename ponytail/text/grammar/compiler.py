@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, assert_never
@@ -21,6 +19,7 @@ from ponytail.errors import InvalidRequest
 from ponytail.text.grammar.matcher import Matcher
 from ponytail.text.grammar.schema import WHITESPACE, locate, prepared, wrong
 from ponytail.text.grammar.vocabulary import Vocabulary, make_tokenizer
+from ponytail.text.recent import Recent
 from ponytail.types import Constraint, Grammar, JsonSchema, OneOfTexts, Regex
 
 Part: TypeAlias = dict[str, Any]
@@ -48,8 +47,7 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._lock = threading.Lock()
-        self._cache: OrderedDict[str, Compiled] = OrderedDict()
+        self._cache: Recent[str, Compiled] = Recent(_N_CACHED)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -116,18 +114,14 @@ class Grammars:
 
     def _built(self, part: Part, param: str, others: list[Part] | None = None) -> Compiled:
         source = json.dumps({"grammars": [part, *(others or ())]})
-        with self._lock:
-            found = self._cache.get(source)
-            if found is not None:
-                self._cache.move_to_end(source)
-                return found
+
+        def make() -> Compiled:
             inner = self._matcher(source)
             if inner.is_error():
                 raise wrong(param, _words(inner.get_error()))
-            compiled = self._cache[source] = Compiled(part, inner, self._vocabulary)
-            if len(self._cache) > _N_CACHED:
-                self._cache.popitem(last=False)
-            return compiled
+            return Compiled(part, inner, self._vocabulary)
+
+        return self._cache.get(source, make)
 
 
 class _Unbuilt:

@@ -90,11 +90,9 @@ def _block(rules: Rules, tools: Sequence[Tool], is_parallel: bool) -> str:
 
 def _call(rules: Rules, tool: Tool) -> str:
     known = Parameters(tool)
-    items = []
-    for name in known.names:
-        term = rules.rule(f"{literal(name + ':')} {_value(rules, known, name)}")
-        items.append((term, name in known.required))
-    members = rules.in_order(items, literal(","))
+    members = rules.members(
+        known, lambda name: f"{literal(name + ':')} {_value(rules, known, name)}", ","
+    )
     return rules.rule(f"{literal(f'call:{tool.name}{{')} {members} {literal('}')}")
 
 

@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from ponytail.text.toolcalls.answer import Answer, Reading, pass_text
 from ponytail.text.toolcalls.family import Family, opened_by
 from ponytail.text.toolcalls.lark import Rules, literal
-from ponytail.text.toolcalls.python_call import call_terms, read_arguments, read_name
-from ponytail.text.toolcalls.source import SPACE, Source, Steps
+from ponytail.text.toolcalls.python_call import call_terms, read_calls, read_name
+from ponytail.text.toolcalls.source import Source, Steps
 from ponytail.text.toolcalls.values import Parameters, parameters_by_tool
 from ponytail.types import Tool
 
 _FENCE, _END_FENCE = "```tool_code", "```"
+# Models may print what a call returns, or list several calls.
+_BEFORE = ("print(", "[")
 
 
 def _read(tools: Sequence[Tool]) -> Reading:
@@ -35,23 +37,14 @@ def _read(tools: Sequence[Tool]) -> Reading:
 def _read_calls(source: Source, answer: Answer, known: Mapping[str, Parameters]) -> Steps[None]:
     """Up to the closing fence; what is no call is text, with its fence."""
     space = yield from source.skip_space()
-    name = yield from _read_call_name(source)
+    before = yield from source.skip_any(_BEFORE)
+    name = yield from read_name(source)
     if not name:
         has_more = (yield from source.peek()) != ""
-        answer.text(_FENCE + space if has_more else "")
+        answer.text(_FENCE + space + before if has_more else before)
         return
-    while name:
-        if not (yield from read_arguments(source, answer, name, known)):
-            return
-        yield from source.take_while(SPACE + ",;)]")
-        name = yield from _read_call_name(source)
-    yield from source.skip(_END_FENCE)
-
-
-def _read_call_name(source: Source) -> Steps[str]:
-    """Models may print what the call returns, or list several calls."""
-    yield from source.skip_any(("print(", "["))
-    return (yield from read_name(source))
+    if (yield from read_calls(source, answer, known, name, between=",;)]", before=_BEFORE)):
+        yield from source.skip(_END_FENCE)
 
 
 def _block(rules: Rules, tools: Sequence[Tool], is_parallel: bool) -> str:

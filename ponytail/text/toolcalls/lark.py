@@ -7,11 +7,12 @@ llguidance itself.  Syntax: llguidance's docs/syntax.md and docs/json_schema.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ponytail.text.toolcalls.json_text import encode
 from ponytail.text.toolcalls.seam import Spell
+from ponytail.text.toolcalls.values import Parameters
 from ponytail.types import Tool
 
 WHITESPACE = r" |\n {0,16}"
@@ -105,6 +106,14 @@ class Rules:
         if not term.startswith('"'):
             return f"ANY {term}"
         return self._lazy(term)
+
+    def members(self, known: Parameters, member: Callable[[str], str], separator: str) -> str:
+        """A tool's parameters in the schema's order, the optional ones or not; "" without any.
+
+        `member` makes the term of one by its name, `separator` is a text.
+        """
+        items = [(self.rule(member(name)), name in known.required) for name in known.names]
+        return self.in_order(items, literal(separator))
 
     def in_order(self, items: Sequence[tuple[str, bool]], separator: str) -> str:
         """Items (term, whether it must be there) in this order with separators between."""

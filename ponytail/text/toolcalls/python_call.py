@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ponytail.text.toolcalls.answer import Answer
@@ -23,6 +23,29 @@ _WORDS = {"true": True, "false": False, "null": None}
 _RAW_STRING = re.compile(r"""\b(?:[rR][bB]?|[bB][rR])["']""")
 _WRONG_ESCAPE = re.compile(r"""(\\\\)|\\(?![\n\r\\'"abfnrtv0-7xNuU])""")
 _OPENING, _CLOSING = "([{", ")]}"
+
+
+def read_calls(
+    source: Source,
+    answer: Answer,
+    known: Mapping[str, Parameters],
+    name: str,
+    *,
+    between: str,
+    before: Collection[str] = (),
+) -> Steps[bool]:
+    """Tell the call of this name, whose parenthesis was read, and those after it.
+
+    `between` are characters that may part them, `before` what may stand before a name.
+    Whether all were complete.
+    """
+    while name:
+        if not (yield from read_arguments(source, answer, name, known)):
+            return False
+        yield from source.take_while(SPACE + between)
+        yield from source.skip_any(before)
+        name = yield from read_name(source)
+    return True
 
 
 def read_name(source: Source) -> Steps[str]:
@@ -76,12 +99,10 @@ def call_terms(rules: Rules, tools: Sequence[Tool]) -> str:
 
 def _call(rules: Rules, tool: Tool) -> str:
     known = Parameters(tool)
-    items = []
-    for name in known.names:
-        term = rules.rule(f"{literal(name + '=')} {_value(rules, known, name)}")
-        items.append((term, name in known.required))
-    members = rules.in_order(items, literal(", "))
-    if not items and not known.is_closed:
+    members = rules.members(
+        known, lambda name: f"{literal(name + '=')} {_value(rules, known, name)}", ", "
+    )
+    if not known.names and not known.is_closed:
         member = rules.rule(f'/[A-Za-z_][A-Za-z0-9_]{{0,62}}/ "=" {rules.json({})}')
         members = f'({member} (", " {member})*)?'
     return rules.rule(f"{literal(tool.name + '(')} {members} {literal(')')}")

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from ponytail.text.toolcalls.answer import Answer, Reading, pass_text
 from ponytail.text.toolcalls.family import Family
 from ponytail.text.toolcalls.lark import Rules
-from ponytail.text.toolcalls.python_call import call_terms, read_arguments, read_name
+from ponytail.text.toolcalls.python_call import call_terms, read_calls, read_name
 from ponytail.text.toolcalls.seam import Trigger
-from ponytail.text.toolcalls.source import SPACE, Source, Steps
+from ponytail.text.toolcalls.source import Source, Steps
 from ponytail.text.toolcalls.values import Parameters, parameters_by_tool
 from ponytail.types import Tool
 
@@ -51,12 +51,8 @@ def _read_list(
     if not name or not (is_marked or name in known):
         answer.text(unsaid + (name + "(" if name else ""))
         return
-    while name:
-        if not (yield from read_arguments(source, answer, name, known)):
-            return
-        yield from source.take_while(SPACE + ",")
-        name = yield from read_name(source)
-    yield from source.skip("]")
+    if (yield from read_calls(source, answer, known, name, between=",")):
+        yield from source.skip("]")
 
 
 def _triggers(tools: Sequence[Tool]) -> tuple[Trigger, ...]:

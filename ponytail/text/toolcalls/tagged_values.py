@@ -22,16 +22,13 @@ def tagged_members(
     """
     known = Parameters(tool)
     gap = f" {literal(pad)}" if pad else ""
-    items = []
-    for name in known.names:
+
+    def member_of(name: str) -> str:
         value = _value(rules, known, name, pad, close)
-        items.append(
-            (rules.rule(f"{before} {literal(name)} {between}{gap} {value}"), name in known.required)
-        )
-    if items:
-        return rules.in_order(items, literal("\n"))
-    if known.is_closed:
-        return ""
+        return f"{before} {literal(name)} {between}{gap} {value}"
+
+    if known.names or known.is_closed:
+        return rules.members(known, member_of, "\n")
     member = rules.rule(f"{before} {_NAME} {between}{gap} {rules.text_until(close)}")
     return f'({member} ("\\n" {member})*)?'
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Mapping
 
 from ponytail.text.grammar import Compiled
 
 WORDS = [b'{"', b'":', b'", "', b"true", b"null", b" the", "é".encode(), b"  ", b"\n\n", b"12"]
 CONTROLS = ("<|end|>", "<tool_call>", "</tool_call>")
+
+
+def byte_ids(text: str, control_ids: Mapping[str, int]) -> list[int]:
+    """One id for each control token, and for each byte of the rest."""
+    for control, token_id in control_ids.items():
+        before, found, after = text.partition(control)
+        if found:
+            return [*byte_ids(before, control_ids), token_id, *byte_ids(after, control_ids)]
+    return list(text.encode())
 
 
 class SmallVocabulary:
@@ -24,11 +34,7 @@ class SmallVocabulary:
         return WORDS[token_id - 256] if token_id < 256 + len(WORDS) else b""
 
     def tokenize_inside(self, text: str) -> list[int]:
-        for control, token_id in self.control_ids.items():
-            before, found, after = text.partition(control)
-            if found:
-                return [*self.tokenize_inside(before), token_id, *self.tokenize_inside(after)]
-        return list(text.encode())
+        return byte_ids(text, self.control_ids)
 
 
 _CONTROL_TEXTS = {token_id: text for text, token_id in SmallVocabulary.control_ids.items()}

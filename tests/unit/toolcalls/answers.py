@@ -85,6 +85,7 @@ ACTION = '{"tool_call_id": "0", "tool_name": "get_weather", "parameters": %s}'
 PLAIN_ACTION = '{"tool_name": "get_weather", "parameters": %s}'
 C, M, E, S = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
 
+PRINTS = "```tool_code\nprint(5)\n```"
 CASES = [
     Case("hermes", f"<tool_call>\n{named(J_PARIS)}\n</tool_call>", ONE),
     Case(
@@ -197,6 +198,7 @@ CASES = [
         'get_weather(city="Rome", days=3, exact=True)\n```',
         TWO,
     ),
+    Case("gemma", PRINTS, [], content=PRINTS, is_written=False),
     Case("gemma", "```tool_code\nprint(get_time())\n```", [("get_time", {})], is_written=False),
     Case(
         "function-gemma",
